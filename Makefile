@@ -1,0 +1,43 @@
+# make run: the demo on 3 ranks.  make test: everything that CI runs.  make bench: rounds against the bare products.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RANKS ?= 3
+JOB ?= jobs/demo.toml
+# one embedded MPI per environment; MPI_EXTRA= takes the cluster's own
+MPI_EXTRA ?= mpich
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test bench lint clean
+
+run: $(VENV)/.installed
+	mpirun -n $(RANKS) fedmavg run $(JOB)
+
+test: $(VENV)/.installed-test lint
+	python -m pytest
+
+lint: $(VENV)/.installed-test
+	ruff check .
+	ruff format --check .
+	lint-imports
+
+bench: $(VENV)/.installed
+	python tests/benchmarks/rounds.py
+	python tests/benchmarks/scaling.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old, expected Python 3.11 or newer; make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) can't make an environment; install its venv module (Debian: apt install python3-venv)"; exit 2; }
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -e '.[$(MPI_EXTRA)]'
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -e '.[$(MPI_EXTRA),test]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

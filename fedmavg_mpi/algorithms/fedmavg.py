@@ -1,0 +1,126 @@
+"""FedMAvg (Wang, Suwandi and Chang 2021): federated matrix factorization by model averaging."""
+
+import numpy as np
+
+from fedmavg_mpi.ledger import ProtocolLedger
+from fedmavg_mpi.schedule import shared_steps
+
+
+class FedMAvg:
+    """One run's state on one rank, and the round that changes it.
+
+    Every rank makes the same calls in the same order; what a rank has no part in returns at once.
+
+    Parameters
+    ----------
+    config : AlgorithmConfig
+    comm : Communicator
+    placement : Placement
+        Clients of every rank.
+    sampler : Sampler
+    aggregation : one of ``aggregation.METHODS``
+    model : the server's half of the model, the same on every rank
+    shard : this rank's clients
+    clock : Clock
+    w : ndarray (K x M)
+        The first W at the server; of the same shape elsewhere.
+
+    Attributes
+    ----------
+    rho : float
+        The penalty, and
+    local_curvature : float
+        N_p times the local step's t, both decided by the server between rounds (:meth:`settle`).
+    setup_ledger : ProtocolLedger
+        What the protocol moved before the first round.
+    """
+
+    def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
+        self.config = config
+        self.comm = comm
+        self.placement = placement
+        self.sampler = sampler
+        self.aggregation = aggregation
+        self.model = model
+        self.shard = shard
+        self.clock = clock
+        self.w = w
+        self.holders = set()  # ranks beside the server that hold the present W
+        self.rho = self.local_curvature = None
+        self.setup_ledger = ProtocolLedger()
+        shard.receive(w)
+        if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
+            # Clients that are not drawn for long count in HH' with their start.
+            self.aggregation.sum_over_clients(shard.h_grams, sampler.all_clients, "step_size")
+            self.setup_ledger.uplink(sampler.all_clients.size * w.shape[0] ** 2, 8)
+
+    def run_round(self, s):
+        """Carry out communication round ``s`` (paper, Algorithm FedMAvg).
+
+        Returns
+        -------
+        draw : Draw
+        steps : int
+            Steps on W in this round.
+        ledger : ProtocolLedger
+        """
+        draw = self.sampler.draw(s)
+        steps = shared_steps(self.config.q2_schedule, self.config.q2, s)
+        here = self.clients_here(draw.updating)
+
+        with self.clock("broadcast"):  # to whom an evaluation or an allreduce has not brought it already
+            self.share_model(draw.updating, "model_down")
+        with self.clock("local factor"):
+            self.shard.update_local_factors(here, self.local_curvature, self.rho, self.config.q1)
+        with self.clock("step size"):
+            curvature = self.exchange_step_size(draw)
+        with self.clock("shared factor"):
+            part = self.aggregation.contribution(self.shard, draw, curvature, steps)
+        with self.clock("average"):
+            average = self.aggregation.average(part, draw)
+            self.hold_model(average, self.aggregation.holders(draw))
+        return draw, steps, self.record(draw)
+
+    def share_model(self, clients, kind):
+        """Broadcast W to the ranks of these clients that don't hold it yet."""
+        ranks = set(self.placement.ranks_of(clients)) - self.holders
+        self.comm.broadcast(self.w, kind, ranks)
+        self.holders |= ranks
+        if self.comm.rank in ranks and not self.comm.is_server:
+            self.shard.receive(self.w)
+
+    def exchange_step_size(self, draw):
+        """The shared step's d from HH' of all clients, at the drawn ranks; None where each client uses its own."""
+        if self.config.step_size_w == "local":
+            return None
+        total = self.aggregation.sum_over_clients(self.shard.h_grams, draw.updating, "step_size")
+        curvature = np.array([self.model.shared_curvature(total) if self.comm.is_server else 0.0])
+        self.comm.broadcast(curvature, "step_size", self.placement.ranks_of(draw.clients))
+        return float(curvature[0])
+
+    def hold_model(self, average, holders):
+        """Project the average; from now on it is W at the server and at ``holders``."""
+        self.holders = set(holders)
+        if self.comm.is_server or self.comm.rank in self.holders:
+            self.w = self.model.project(average)
+            self.shard.receive(self.w)
+
+    def settle(self, rho, local_curvature):
+        """Take the server's penalty and local step for the rounds to come."""
+        self.rho, self.local_curvature = rho, local_curvature
+
+    def record(self, draw):
+        """What the protocol moved in this round (closed form, whatever the number of ranks)."""
+        ledger = ProtocolLedger()
+        itemsize = self.w.itemsize
+        ledger.downlink(draw.updating.size * self.w.size, itemsize)
+        ledger.uplink(draw.clients.size * self.w.size, itemsize)
+        if self.config.step_size_w == "global":
+            ledger.uplink(draw.updating.size * self.w.shape[0] ** 2, 8)
+            ledger.downlink(draw.clients.size, 8)
+        return ledger
+
+    def clients_here(self, clients):
+        """Of these client ids (sorted), the ones of this rank, as indices on it."""
+        own = self.placement.clients_of(self.comm.rank)
+        return clients[np.searchsorted(clients, own.start) : np.searchsorted(clients, own.stop)] - own.start

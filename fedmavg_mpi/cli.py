@@ -1,0 +1,172 @@
+"""The command line: ``fedmavg run | summary | report | data | doctor``."""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from fedmavg_mpi import __version__, config
+from fedmavg_mpi.errors import FedmavgError
+
+
+def main(arguments=None):
+    """Run a command.
+
+    Returns
+    -------
+    int
+        Exit status: 0 done, 2 bad configuration, data or launch, 1 anything else.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return options.command(options) or 0
+    except FedmavgError as error:
+        print(f"fedmavg: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser():
+    """The argument parser."""
+    top = argparse.ArgumentParser(prog="fedmavg", description="Federated matrix factorization by model averaging over MPI.")
+    top.add_argument("--version", action="version", version=f"fedmavg_mpi {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="carry out a run, alone or under mpirun")
+    run.add_argument("config", metavar="CONFIG.toml")
+    _add_settings(run)
+    run.add_argument("--out", metavar="DIR", help="the run directory (default: runs/NAME-TIME)")
+    run.add_argument("--force", action="store_true", help="replace a finished run in DIR")
+    run.set_defaults(command=_run)
+
+    summary = commands.add_parser("summary", help="what a run came to")
+    summary.add_argument("directory", metavar="DIR")
+    summary.add_argument("--json", action="store_true", help="as one JSON object")
+    summary.set_defaults(command=_summary)
+
+    report = commands.add_parser("report", help="draw runs against rounds and against communication")
+    report.add_argument("directories", metavar="DIR", nargs="+")
+    report.add_argument("--out", metavar="FILE", default="report.png", help="a .png, .pdf or .svg file (default: report.png)")
+    report.set_defaults(command=_report)
+
+    data = commands.add_parser("data", help="client stores").add_subparsers(required=True, metavar="COMMAND")
+    prepare = data.add_parser("prepare", help="load data, cut them into clients and write a store")
+    prepare.add_argument("source", metavar="NAME", help="synthetic, expression or matrix")
+    prepare.add_argument("--path", help="file or folder of the data")
+    prepare.add_argument("--labels", help="label table or vector")
+    prepare.add_argument("--config", metavar="CONFIG.toml", help="start from this configuration's [data] and [partition]")
+    _add_settings(prepare)
+    prepare.add_argument("--out", metavar="STORE", required=True, help="the store to write")
+    prepare.add_argument("--force", action="store_true", help="replace an existing file")
+    prepare.set_defaults(command=_data_prepare)
+    inspect = data.add_parser("inspect", help="what is in a store")
+    inspect.add_argument("store", metavar="STORE")
+    inspect.set_defaults(command=_data_inspect)
+
+    doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
+    doctor.set_defaults(command=_doctor)
+    return top
+
+
+def _add_settings(command):
+    command.add_argument("--set", metavar="SECTION.KEY=VALUE", action="append", default=[], help="override a configuration key")
+
+
+def _run(options):
+    stem = Path(options.config).stem
+
+    def work(comm):
+        from fedmavg_mpi import results, runner
+
+        out = options.out or comm.broadcast_text(_new_directory(stem) if comm.is_server else None)
+        runner.run(comm, lambda: config.read(options.config, options.set), out, options.force)
+        if comm.is_server:
+            print(results.table(results.summarize(out)))
+            print(f"run directory     {out}", flush=True)
+        return 0
+
+    return _on_all_ranks(work)
+
+
+def _doctor(options):
+    def work(comm):
+        from fedmavg_mpi import doctor
+
+        return 0 if doctor.examine(comm) else 2
+
+    return _on_all_ranks(work)
+
+
+def _on_all_ranks(work):
+    """Call ``work(comm)`` on every rank, so that no failure leaves another rank waiting."""
+    from fedmavg_mpi import communicator
+
+    try:
+        comm = communicator.connect()
+    except FedmavgError:
+        if communicator.launched_rank(os.environ) == 0:
+            raise
+        return 2
+    try:
+        return work(comm)
+    except communicator.FailedElsewhereError:
+        return 2
+    except FedmavgError:
+        raise  # every rank leaves: errors are shared before they are raised
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        if comm.size > 1:
+            comm.abort(1)
+        return 1
+
+
+def _new_directory(stem):
+    """A run directory that doesn't exist yet."""
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidates = (base.with_name(f"{base.name}-{i}") if i else base for i in range(1000))
+    return str(next(candidate for candidate in candidates if not candidate.exists()))
+
+
+def _summary(options):
+    from fedmavg_mpi import results
+
+    summary = results.summarize(options.directory)
+    print(results.as_json(summary) if options.json else results.table(summary))
+
+
+def _report(options):
+    from fedmavg_mpi.report import plots
+
+    print(plots.draw_runs(options.directories, options.out))
+
+
+def _data_prepare(options):
+    from fedmavg_mpi import runner, store
+    from fedmavg_mpi.errors import ConfigError, DataError
+
+    given = [f"data.source={options.source}"]
+    given += [f"data.{name}='''{value}'''" for name in ("path", "labels") if (value := getattr(options, name)) is not None]
+    settings = runner.check(config.read(options.config, [*given, *options.set]))
+    if settings.data.source == "store":
+        raise ConfigError("data.source = 'store' is a store already; give a source to prepare one from")
+    if Path(options.out).exists() and not options.force:
+        raise DataError(f"{options.out}: exists; choose another --out, or --force to replace it")
+    if not Path(options.out).parent.is_dir():
+        raise DataError(f"{Path(options.out).parent}: no such directory; make it first")
+    runner.prepare(settings, options.out)
+    print(store.describe(options.out))
+
+
+def _data_inspect(options):
+    from fedmavg_mpi import store
+
+    print(store.describe(options.store))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

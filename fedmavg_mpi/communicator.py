@@ -1,0 +1,272 @@
+"""The only place that touches MPI: counted operations on buffers, and waiting that leaves the core to others.
+
+Every operation runs over a group of ranks that holds the server and is known to all ranks without traffic; a rank outside the
+group returns at once. With one process the groups are empty and nothing is sent.
+"""
+
+import os
+import time
+import warnings
+from collections import OrderedDict
+from contextlib import contextmanager
+
+import numpy as np
+
+from fedmavg_mpi.errors import FedmavgError, LaunchError
+from fedmavg_mpi.ledger import MpiLedger
+
+SERVER = 0
+GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
+SPIN_SECONDS = 1e-4
+LONGEST_NAP = 5e-4
+
+
+class FailedElsewhereError(Exception):
+    """Another rank has an error to report; this one only has to leave."""
+
+
+class Communicator:
+    """Counted communication among the server and the workers.
+
+    Parameters
+    ----------
+    world : mpi4py.MPI.Comm
+
+    Attributes
+    ----------
+    rank, size : int
+    everyone : tuple of int
+        All ranks.
+    ledger : MpiLedger
+    """
+
+    def __init__(self, world):
+        self._world = world
+        self._groups = OrderedDict()
+        self.rank = world.Get_rank()
+        self.size = world.Get_size()
+        self.everyone = tuple(range(self.size))
+        self.ledger = MpiLedger()
+
+    @property
+    def is_server(self):
+        """Whether this rank is the server."""
+        return self.rank == SERVER
+
+    def broadcast(self, buffer, kind, ranks):
+        """The server's buffer to these ranks, in place.
+
+        Parameters
+        ----------
+        buffer : ndarray
+            C-contiguous, of the same shape and dtype on all ranks.
+        kind : str
+            One of :data:`fedmavg_mpi.ledger.KINDS`.
+        ranks : tuple of int
+            Receivers; the server is added.
+        """
+        with self._group(ranks) as group:
+            if group is None:
+                return
+            self._wait(group.Ibcast(buffer, root=0))
+            self._count(kind, sends=self.is_server, receives=not self.is_server, nbytes=buffer.nbytes)
+
+    def reduce(self, buffer, kind, ranks):
+        """The sum of these ranks' buffers, in place at the server, whose own buffer takes part."""
+        with self._group(ranks) as group:
+            if group is None:
+                return
+            mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
+            self._wait(group.Ireduce(mine, result, root=0))
+            self._count(kind, sends=not self.is_server, receives=self.is_server, nbytes=buffer.nbytes)
+
+    def allreduce(self, buffer, kind, ranks):
+        """The sum of the buffers of the server and these ranks, in place on each of them."""
+        with self._group(ranks) as group:
+            if group is None:
+                return
+            self._wait(group.Iallreduce(self._in_place, buffer))
+            self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
+
+    def gather(self, part, rows, kind):
+        """The ranks' parts, one under the other in rank order, at the server.
+
+        Parameters
+        ----------
+        part : ndarray (rows[rank] x ...)
+            C-contiguous; the trailing shape and the dtype are the same on all ranks.
+        rows : sequence of int (ranks,)
+            Rows of every rank, known to all; ranks without rows take no part.
+        kind : str
+
+        Returns
+        -------
+        ndarray (sum(rows) x ...) at the server, None elsewhere
+        """
+        rows = np.asarray(rows)
+        ranks = np.flatnonzero(rows)
+        whole = np.empty((int(rows.sum()), *part.shape[1:]), part.dtype) if self.is_server else None
+        with self._group(ranks) as group:
+            if group is None:
+                return part.copy() if self.is_server else None
+            per_row = int(np.prod(part.shape[1:], dtype=np.int64))
+            counts = rows[sorted({SERVER, *ranks.tolist()})] * per_row
+            target = None
+            if self.is_server:
+                displacements = np.concatenate([[0], np.cumsum(counts[:-1])])
+                target = [whole, (counts, displacements)]
+            self._wait(group.Igatherv([part, int(counts[group.Get_rank()])], target, root=0))
+        if self.is_server:
+            self.ledger.add(kind, received=whole.nbytes - part.nbytes)
+        else:
+            self.ledger.add(kind, sent=part.nbytes)
+        return whole
+
+    def broadcast_text(self, text):
+        """A text of the server's, on every rank (kind ``control``)."""
+        data = np.frombuffer((text or "").encode(), np.uint8)
+        length = np.array([data.size], np.int64)
+        self.broadcast(length, "control", self.everyone)
+        data = data.copy() if self.is_server else np.empty(int(length[0]), np.uint8)
+        self.broadcast(data, "control", self.everyone)
+        return data.tobytes().decode()
+
+    @contextmanager
+    def together(self):
+        """Make an error of one rank everyone's: all leave the block, or all raise.
+
+        Raises
+        ------
+        FedmavgError
+            The error itself, on the first rank that has one.
+        FailedElsewhereError
+            On all others.
+        """
+        error = None
+        try:
+            yield
+        except FedmavgError as raised:
+            error = raised
+        first = np.array([self.size if error is None else self.rank], np.int64)
+        if self.size > 1:
+            self._wait(self._world.Iallreduce(self._in_place, first, op=self._minimum))
+            self._count("control", sends=True, receives=True, nbytes=first.nbytes)
+        if first[0] == self.rank:
+            raise error
+        if first[0] < self.size:
+            raise FailedElsewhereError
+
+    def abort(self, status):
+        """End all ranks at once."""
+        self._world.Abort(status)
+
+    @property
+    def _in_place(self):
+        from mpi4py import MPI
+
+        return MPI.IN_PLACE
+
+    @property
+    def _minimum(self):
+        from mpi4py import MPI
+
+        return MPI.MIN
+
+    def _count(self, kind, sends, receives, nbytes):
+        self.ledger.add(kind, sent=nbytes if sends else 0, received=nbytes if receives else 0)
+
+    @contextmanager
+    def _group(self, ranks):
+        """The communicator of the server and these ranks; None on a rank outside, or if the server would be alone."""
+        key = tuple(sorted({SERVER, *map(int, ranks)}))
+        if len(key) == 1:
+            yield None
+        elif len(key) == self.size:
+            yield self._world
+        else:
+            yield self._cached_group(key)
+
+    def _cached_group(self, key):
+        # Every rank keeps the same list of groups, its own or not, so that all members of one free it together.
+        if key not in self._groups:
+            member = self.rank in key
+            self._groups[key] = self._world.Create_group(self._world.Get_group().Incl(key)) if member else None
+            if len(self._groups) > GROUPS_KEPT:
+                _, oldest = self._groups.popitem(last=False)
+                if oldest is not None:
+                    oldest.Free()
+        self._groups.move_to_end(key)
+        return self._groups[key]
+
+    @staticmethod
+    def _wait(request):
+        """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it."""
+        nap, spin_until = 2e-5, time.perf_counter() + SPIN_SECONDS
+        while not request.Test():
+            if time.perf_counter() < spin_until:
+                os.sched_yield()
+            else:
+                time.sleep(nap)
+                nap = min(2 * nap, LONGEST_NAP)
+
+
+def connect():
+    """The communicator of all ranks.
+
+    Raises
+    ------
+    LaunchError
+        No MPI library, or the launcher started more processes than the MPI library sees.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a launcher of another library is refused below
+            from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            f"no usable MPI library ({str(error).splitlines()[0]}); install the embedded one with pip install 'fedmavg_mpi[mpich]', "
+            "or load your cluster's MPI"
+        ) from None
+    check_launch(MPI.COMM_WORLD.Get_size(), os.environ)
+    return Communicator(MPI.COMM_WORLD)
+
+
+def launched_size(environment):
+    """How many ranks the launcher says it started, and the variable that says so; (None, None) without a launcher."""
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name]), name
+    return None, None
+
+
+def launched_rank(environment):
+    """The launcher's number of this process, 0 without one."""
+    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+    return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), 0)
+
+
+def check_launch(size, environment):
+    """Refuse to run as many single processes, each believing to be rank 0 of 1.
+
+    Raises
+    ------
+    LaunchError
+        The launcher and the MPI library don't belong together.
+    """
+    launched, name = launched_size(environment)
+    if launched is not None and launched != size:
+        raise LaunchError(
+            f"the launcher started {launched} processes ({name}) and the MPI library sees {size}: they don't belong together; use the mpirun "
+            "of the MPI library that mpi4py loads (see fedmavg doctor), or srun with the matching --mpi"
+        )
+
+
+def mpi_library():
+    """Name and version of the MPI library in one line."""
+    from mpi4py import MPI
+
+    lines = [line.strip() for line in MPI.Get_library_version().replace("\x00", "").splitlines() if line.strip()]
+    return " ".join(lines[0].replace("\t", " ").split())[:120]

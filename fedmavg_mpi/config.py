@@ -1,0 +1,270 @@
+"""What a run is asked to do: frozen dataclasses, read from TOML and written back with every default resolved."""
+
+import dataclasses
+import difflib
+import math
+import os
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from fedmavg_mpi.errors import ConfigError
+
+
+def _key(default, doc, *, choices=None, minimum=None, above=None, below=None, maximum=None):
+    """A configuration key: its default, its line of the reference and the values it takes."""
+    limits = {"choices": choices, "minimum": minimum, "above": above, "below": below, "maximum": maximum}
+    return field(default=default, metadata={"doc": doc, **limits})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the samples come from."""
+
+    source: str = _key("synthetic", "where the samples come from", choices=("synthetic", "expression", "matrix", "store"))
+    path: str = _key("", "file or folder of the data; a relative one is looked for below $FEDMAVG_DATA first")
+    labels: str = _key("", "label table or vector beside the data; empty: found in the data's folder, or none")
+    samples_in: str = _key("rows", "matrix: whether rows or columns of the file are samples", choices=("rows", "columns"))
+    normalize: str = _key(
+        "none",
+        "none; offset: each feature less its 5th percentile, floored at 0; unit: each sample scaled to norm 1",
+        choices=("none", "offset", "unit"),
+    )
+    n_features: int = _key(2000, "synthetic: M", minimum=1)
+    n_samples: int = _key(10000, "synthetic: N", minimum=1)
+    n_clusters: int = _key(20, "synthetic: number of clusters", minimum=1)
+    snr_db: float = _key(-3.0, "synthetic: signal to noise ratio in decibels", minimum=-100.0, maximum=100.0)
+    outlier_fraction: float = _key(0.03, "synthetic: share of samples replaced by outliers", minimum=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Which client holds which sample."""
+
+    scheme: str = _key(
+        "clustered",
+        "iid: equal parts at random (Case 1); clustered: k-means groups (Case 2); label_skew: Dirichlet over labels",
+        choices=("iid", "clustered", "label_skew"),
+    )
+    n_clients: int = _key(100, "P", minimum=1)
+    alpha: float = _key(0.5, "label_skew: concentration of the Dirichlet distribution; smaller is more uneven", above=0.0)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is factorized, and how it is regularized."""
+
+    kind: str = _key("clustering", "clustering: orthogonal non-negative factorization", choices=("clustering",))
+    n_components: int = _key(20, "K", minimum=1)
+    rho: float = _key(1e-8, "orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
+    nu: float = _key(1e-10, "ridge on H, in units of |X|^2 / N", minimum=0.0)
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """How a round goes."""
+
+    name: str = _key("fedmavg", "the algorithm", choices=("fedmavg",))
+    q1: int = _key(10, "local steps on H_p in a round", minimum=0)
+    q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
+    q2_schedule: str = _key(
+        "diminishing", "diminishing: floor(Q2 / s) + 1 in round s; constant: Q2", choices=("diminishing", "constant")
+    )
+    clients_per_round: int = _key(
+        0, "m, draws a round with replacement by client size; 0 or at least P: all clients once", minimum=0
+    )
+    participation: str = _key(
+        "pcc", "pcc: clients that are not drawn still update their H_p; pcp: they do nothing", choices=("pcc", "pcp")
+    )
+    step_size_w: str = _key(
+        "global", "global: from H H' of all clients (paper); local: from the client's own", choices=("global", "local")
+    )
+    penalty_continuation: bool = _key(False, "raise rho in stages until the clusters are settled")
+
+
+@dataclass(frozen=True)
+class AggregationConfig:
+    """How the drawn clients' copies of W are averaged."""
+
+    method: str = _key(
+        "reduce",
+        "reduce: sums of ranks to the server; allreduce: the drawn ranks get the average too; "
+        "gather: each copy is sent and summed in client order, the same bits on any number of ranks",
+        choices=("reduce", "allreduce", "gather"),
+    )
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """When a run ends."""
+
+    max_rounds: int = _key(500, "round limit", minimum=0)
+    rel_tol: float = _key(1e-8, "relative change of the objective a round below which the run stops", minimum=0.0)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything else about one run."""
+
+    seed: int = _key(0, "seed of every draw", minimum=0)
+    dtype: str = _key("float64", "precision of the data and the factors", choices=("float64", "float32"))
+    evaluate_every: int = _key(1, "rounds between evaluations (objective, stop rule, metrics); 0: only at the end", minimum=0)
+    save_local_factors: bool = _key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
+    threads: int = _key(1, "BLAS threads a rank", minimum=1)
+    progress: str = _key("auto", "auto: on the server's standard error; off: none", choices=("auto", "off"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run's configuration, one attribute a section."""
+
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    stop: StopConfig = StopConfig()
+    run: RunConfig = RunConfig()
+
+
+def read(path, overrides=()):
+    """Read a configuration file.
+
+    Parameters
+    ----------
+    path : path-like or None
+        TOML file; None starts from the defaults.
+    overrides : iterable of str
+        ``section.key=value`` settings that win over the file; the value is TOML, or else a bare string.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    ConfigError
+        An unreadable file, an unknown section or key, a value of the wrong type or out of range.
+    """
+    tables = {}
+    if path is not None:
+        try:
+            text = Path(path).read_bytes().decode()
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; give the path of a TOML configuration") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not text in UTF-8; give the path of a TOML configuration") from None
+        tables = _parse(text, path)
+    for setting in overrides:
+        name, equals, value = setting.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not equals or not dot:
+            raise ConfigError(f"--set {setting}: expected section.key=value, as in --set run.seed=1")
+        if isinstance(tables.setdefault(section, {}), dict):
+            tables[section][key] = _override_value(value.strip())
+    return _build(tables, path or "--set")
+
+
+def parse(text):
+    """The configuration that :func:`to_toml` wrote."""
+    return _build(_parse(text, "config.toml"), "config.toml")
+
+
+def to_toml(config):
+    """The configuration as TOML, every key present."""
+    lines = []
+    for section in fields(config):
+        lines.append(f"[{section.name}]")
+        values = getattr(config, section.name)
+        lines += [f"{key.name} = {_toml_value(getattr(values, key.name))}" for key in fields(values)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def replace(config, section, **changes):
+    """A copy of ``config`` with keys of one section changed."""
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **changes)})
+
+
+def find_data(path):
+    """Where the data lie: below ``$FEDMAVG_DATA`` if a relative path exists there, else the path as it stands."""
+    base = os.environ.get("FEDMAVG_DATA")
+    if base and path and not Path(path).is_absolute() and (Path(base) / path).exists():
+        return Path(base) / path
+    return Path(path)
+
+
+def _parse(text, origin):
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not valid TOML: {error}") from None
+
+
+def _override_value(text):
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(tables, origin):
+    sections = {section.name: section.type for section in fields(Config)}
+    for name, table in tables.items():
+        if name not in sections:
+            raise ConfigError(f"{origin}: unknown section [{name}]{_nearest(name, sections)}")
+        if not isinstance(table, dict):
+            raise ConfigError(f"{origin}: {name} = {table!r}, expected a section [{name}]")
+    return Config(**{name: _build_section(section, name, tables.get(name, {}), origin) for name, section in sections.items()})
+
+
+def _build_section(section, name, table, origin):
+    keys = {key.name: key for key in fields(section)}
+    for found in table:
+        if found not in keys:
+            raise ConfigError(f"{origin}: unknown key {name}.{found}{_nearest(found, keys)}")
+    return section(**{found: _check(value, keys[found], f"{origin}: {name}.{found}") for found, value in table.items()})
+
+
+def _check(value, key, where):
+    """The value in the key's type, if the key can take it."""
+    kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    if key.type is float and type(value) is int:
+        value = float(value)
+    if type(value) is not key.type:
+        raise ConfigError(f"{where} = {value!r}, expected {kinds[key.type]}")
+    limit = key.metadata
+    if limit["choices"] is not None and value not in limit["choices"]:
+        raise ConfigError(f"{where} = {value!r} is unknown{_nearest(value, limit['choices'])}")
+    if key.type is float and not math.isfinite(value):
+        raise ConfigError(f"{where} = {value}, expected a finite number")
+    for name, broken, words in (
+        ("minimum", lambda bound: value < bound, "at least"),
+        ("maximum", lambda bound: value > bound, "at most"),
+        ("above", lambda bound: value <= bound, "above"),
+        ("below", lambda bound: value >= bound, "below"),
+    ):
+        if limit[name] is not None and broken(limit[name]):
+            raise ConfigError(f"{where} = {value}, expected {words} {limit[name]}")
+    if key.type is int and value >= 2**63:
+        raise ConfigError(f"{where} = {value}, expected below 2^63")
+    return value
+
+
+def _nearest(word, known):
+    """The words that would have been understood, the likeliest first."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    guess = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{guess} known: {', '.join(known)}"
+
+
+def _toml_value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A TOML basic string escapes what JSON escapes, and control characters besides.
+        escaped = "".join(
+            f"\\u{ord(c):04x}" if ord(c) < 0x20 or ord(c) == 0x7F else c for c in value.replace("\\", "\\\\").replace('"', '\\"')
+        )
+        return f'"{escaped}"'
+    return repr(value)

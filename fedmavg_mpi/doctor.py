@@ -1,0 +1,115 @@
+"""What an installation is made of, whether its parts fit, and what to do where they don't."""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import h5py
+import numba
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from fedmavg_mpi import communicator
+from fedmavg_mpi.kernels import dense
+
+
+def examine(comm):
+    """Print the report at the server; all ranks call this together.
+
+    Parameters
+    ----------
+    comm : Communicator
+
+    Returns
+    -------
+    bool
+        Whether nothing is wrong.
+    """
+    here = json.dumps(
+        {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "cores": len(os.sched_getaffinity(0)),
+            "blas": blas_threads(),
+            "cache": numba_cache(),
+        }
+    ).encode()
+    lengths = comm.gather(np.array([len(here)], np.int64), np.ones(comm.size, np.int64), "control")
+    lengths = lengths if comm.is_server else np.empty(comm.size, np.int64)
+    comm.broadcast(lengths, "control", comm.everyone)
+    texts = comm.gather(np.frombuffer(here, np.uint8), lengths, "control")
+    if not comm.is_server:
+        return True
+    ends = np.cumsum(lengths)
+    ranks = [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+    facts, problems = findings(comm.size, ranks)
+    print("\n".join(f"{name:<14} {value}" for name, value in facts))
+    print("\n".join(f"problem: {problem}" for problem in problems) if problems else "all is well")
+    return not problems
+
+
+def findings(size, ranks):
+    """Facts as (name, value) pairs, and problems as sentences with what to do."""
+    launched, variable = communicator.launched_size(os.environ)
+    hosts = {}
+    for rank in ranks:
+        hosts.setdefault(rank["host"], []).append(rank)
+    blas = ranks[0]["blas"]
+    facts = [
+        ("fedmavg_mpi", package_version("fedmavg_mpi")),
+        ("MPI library", communicator.mpi_library()),
+        ("mpi4py", package_version("mpi4py")),
+        ("launcher", f"{launched} processes by {variable}" if launched else "none (one process: server and all clients)"),
+        ("mpirun", shutil.which("mpirun") or "not on PATH"),
+        ("ranks", f"{size} on {', '.join(f'{host} ({len(there)})' for host, there in hosts.items())}"),
+        ("cores", ", ".join(f"{host} {there[0]['cores']}" for host, there in hosts.items())),
+        ("BLAS", ", ".join(f"{name} ({threads} threads here, {'1 in a run'})" for name, threads in blas.items()) or "unknown"),
+        ("numba", f"{numba.__version__}, kernels kept in {ranks[0]['cache'] or 'memory only'}"),
+        ("h5py", f"{h5py.__version__}, HDF5 {h5py.version.hdf5_version}"),
+    ]
+    problems = []
+    if not shutil.which("mpirun") and launched is None:
+        problems.append("no mpirun on PATH; activate the environment that holds it, or pip install 'fedmavg_mpi[mpich]'")
+    if not ranks[0]["cache"]:
+        problems.append("numba can write to no cache folder, so every start compiles; set NUMBA_CACHE_DIR to a writable one")
+    for host, there in hosts.items():
+        workers = len(there) - (size > 1 and ranks[0] in there)
+        if workers > there[0]["cores"]:
+            problems.append(
+                f"{workers} workers share {there[0]['cores']} cores on {host}; start fewer ranks there (the server needs no core)"
+            )
+    return facts, problems
+
+
+def blas_threads():
+    """Threads of each BLAS library that is loaded."""
+    return {
+        f"{info['internal_api']} {info.get('version') or ''}".strip(): info["num_threads"]
+        for info in threadpool_info()
+        if info["user_api"] == "blas"
+    }
+
+
+def numba_cache():
+    """The folder where compiled kernels are kept; empty if there is none."""
+    path = Path(getattr(getattr(dense.local_factor_steps, "stats", None), "cache_path", None) or "")
+    if not path.name:
+        return ""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return str(path)
+    except OSError:
+        return ""
+
+
+def package_version(name):
+    """The installed version of a package."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""Compiled loops. Nothing outside this folder is compiled, and nothing in it validates."""

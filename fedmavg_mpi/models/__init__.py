@@ -1,0 +1,1 @@
+"""The mathematics of each kind of factorization, without communication."""

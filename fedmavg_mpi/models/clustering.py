@@ -1,0 +1,328 @@
+"""Data clustering: orthogonal non-negative factorization with a non-convex penalty (paper, Section on clustering).
+
+F(W, H) = sum_p w_p F_p with F_p = |X_p - W H_p|^2 / N_p + (N / N_p) [nu/2 |H_p|^2 + rho/2 sum_j ((1'h_j)^2 - |h_j|^2)],
+0 <= W <= max(X), H_p >= 0. Penalties are held in units of |X|^2 / N, and the objective in units of |X|^2 / N, so that
+here N F / |X|^2 = fit / |X|^2 + nu/2 |H|^2 + rho/2 (1' HH' 1 - tr HH').
+
+W is kept as K x M and samples as rows: OpenBLAS multiplies such skinny matrices fastest that way.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from fedmavg_mpi import rng
+from fedmavg_mpi.kernels import dense
+
+# Below this share of |X_p|^2 the cheap formula for |X_p - W H_p|^2 has lost too many digits, and the residual itself is formed.
+CANCELLATION = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
+
+
+@dataclass(frozen=True)
+class DataTotals:
+    """What the server knows of the pooled data: N, M, |X|^2, sum of X and max X."""
+
+    n_samples: int
+    n_features: int
+    norm2: float
+    total: float
+    maximum: float
+
+
+class ClusteringModel:
+    """The server's half: the start, the step sizes, the projection and the objective.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    totals : DataTotals
+    """
+
+    def __init__(self, config, totals):
+        self.n_components = config.n_components
+        self.nu = config.nu
+        self.totals = totals
+        # Start (paper leaves it open): both factors uniform in [0, a), a = sqrt(mean(X) / K).
+        self.start_scale = np.sqrt(totals.total / (totals.n_samples * totals.n_features) / config.n_components)
+
+    def start(self, seed, dtype):
+        """The first W, uniform in [0, a): ndarray (K x M)."""
+        uniform = rng.generator(seed, rng.START_SHARED).random((self.n_components, self.totals.n_features))
+        return (self.start_scale * uniform).astype(dtype)
+
+    def local_hessian(self, w_gram, rho):
+        """N_p times the Hessian of F_p in a column of H: 2 W'W + N (rho 11' + (nu - rho) I), ndarray (K x K).
+
+        Parameters
+        ----------
+        w_gram : ndarray (K x K)
+            W'W.
+        rho : float
+        """
+        identity = np.eye(self.n_components)
+        return 2 * w_gram + self.totals.norm2 * (rho + (self.nu - rho) * identity)
+
+    def local_curvature(self, w, rho):
+        """N_p times the local step's t = 0.51 lambda_max (paper, with one half kept strictly inside the stable range)."""
+        return 0.51 * largest_eigenvalue(self.local_hessian(gram(w), rho))
+
+    def shared_curvature(self, h_gram):
+        """The shared step's d = 5 lambda_max(2 HH' / N) (paper) from HH' (K x K)."""
+        return 5 * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
+
+    def project(self, w):
+        """Onto 0 <= W <= max(X), in place."""
+        return np.clip(w, 0, self.totals.maximum, out=w)
+
+    def objective(self, sums, rho):
+        """Relative objective N F / |X|^2.
+
+        Parameters
+        ----------
+        sums : ndarray (>= 3,)
+            Over all samples: |X - WH|^2, |H|^2, sum_j ((1'h_j)^2 - |h_j|^2).
+        rho : float
+        """
+        fit, ridge, overlap = sums[:3]
+        return float(fit / (self.totals.norm2 or 1.0) + self.nu / 2 * ridge + rho / 2 * overlap)
+
+
+class ClusteringShard:
+    """One rank's clients: their samples and their private factors.
+
+    Parameters
+    ----------
+    samples : ndarray (n x M) or scipy.sparse.csr_array (n x M)
+        Rows sorted by client.
+    offsets : ndarray of int64 (clients here + 1,)
+        Client i of this rank holds rows ``offsets[i]:offsets[i + 1]``.
+    first_client : int
+        Id of this rank's first client.
+    model : ClusteringModel
+    seed : int
+    client_by_client : bool
+        Form the products client by client, so that their bits don't depend on the clients that share the rank.
+
+    Attributes
+    ----------
+    h : ndarray (K x n)
+        Private factors, one column a sample.
+    h_grams : ndarray of float64 (clients here x K x K)
+        H_p H_p' of each client.
+    norms2 : ndarray of float64 (clients here,)
+        |X_p|^2.
+    """
+
+    def __init__(self, samples, offsets, first_client, model, seed, client_by_client):
+        self.samples = samples
+        self.offsets = offsets
+        self.sizes = np.diff(offsets)
+        self.all_clients = np.arange(self.sizes.size)
+        self.model = model
+        self.dtype = samples.dtype
+        self.client_by_client = client_by_client
+        n_components = model.n_components
+        self.h = np.empty((n_components, samples.shape[0]), self.dtype)
+        for i, (begin, end) in enumerate(self._columns(self.all_clients)):
+            uniform = rng.generator(seed, rng.START_LOCAL, first_client + i).random((end - begin, n_components))
+            self.h[:, begin:end] = model.start_scale * uniform.T
+        self.h_grams = np.empty((self.sizes.size, n_components, n_components))
+        self._update_grams(self.all_clients)
+        self.norms2 = client_totals(samples, offsets)[:, 0]
+        self.b = np.empty_like(self.h)  # W'X, of the clients that are marked below
+        self.has_product = np.zeros(self.sizes.size, bool)
+        self.w = self.w_gram = None
+
+    def receive(self, w):
+        """Take a new W (K x M); the products with the old one are void."""
+        self.w = w
+        self.w_gram = gram(w)
+        self.has_product[:] = False
+
+    def form_products(self, clients):
+        """W'X_p of these clients (indices on this rank, sorted), once for all of a round's steps and for the objective."""
+        clients = clients[~self.has_product[clients]]
+        if not clients.size:
+            return
+        w_columns = np.ascontiguousarray(self.w.T)  # M x K, the orientation in which this product is fastest
+        for begin, end in self._blocks(clients):
+            if sparse.issparse(self.samples):
+                self.b[:, begin:end] = (self.samples[begin:end] @ w_columns).T
+            else:
+                np.matmul(w_columns.T, self.samples[begin:end].T, out=self.b[:, begin:end])
+        self.has_product[clients] = True
+
+    def update_local_factors(self, clients, curvature, rho, steps):
+        """Q1 projected-gradient steps on H_p at fixed W (paper, local step) for these clients.
+
+        H <- max(0, H - (A H - 2 W'X) / t), with A the Hessian and t its ``curvature``, both times N_p.
+        """
+        self.form_products(clients)
+        if steps == 0 or curvature <= 0:
+            return
+        step_matrix = np.eye(self.model.n_components) - self.model.local_hessian(self.w_gram, rho) / curvature
+        step_matrix, scale = step_matrix.astype(self.dtype), self.dtype.type(2 / curvature)
+        for begin, end in self._runs(clients):
+            dense.local_factor_steps(self.h[:, begin:end], self.b[:, begin:end], step_matrix, scale, steps)
+        self._update_grams(clients)
+
+    def contribution(self, clients, weights, curvature, steps):
+        """sum_p a_p W_p over these clients after their steps on W, without forming any W_p.
+
+        With A_p = I - G_p / d and S_p = (1/d) sum_{i<q} A_p^i it is W (sum_p a_p A_p^q) + X_sel Z,
+        Z_p = (2 a_p / N_p) H_p' S_p: one product over the drawn clients' columns.
+
+        Parameters
+        ----------
+        clients : ndarray of int
+            Indices on this rank, sorted.
+        weights : ndarray (clients,)
+            a_p.
+        curvature : float or None
+            d; None takes each client's own, 5 lambda_max(G_p).
+        steps : int
+            q.
+
+        Returns
+        -------
+        ndarray (K x M)
+        """
+        powers, sums = self._shared_steps(clients, curvature, steps)
+        out = np.einsum("p,pij->ij", weights, powers).astype(self.dtype) @ self.w
+        sums *= (2 * weights / self._sizes_at_least_one(clients))[:, None, None]
+        sums = sums.astype(self.dtype)
+        z = np.empty_like(self.h)
+        for factor, (begin, end) in zip(sums, self._columns(clients), strict=True):
+            np.matmul(factor, self.h[:, begin:end], out=z[:, begin:end])
+        for begin, end in self._blocks(clients):
+            out += self._combine(z[:, begin:end], begin, end)
+        return out
+
+    def client_models(self, clients, curvature, steps):
+        """Each client's own W_p = W A_p^q + B_p S_p after its steps: ndarray (clients x K x M). Parameters as above."""
+        powers, sums = self._shared_steps(clients, curvature, steps)
+        sums *= (2 / self._sizes_at_least_one(clients))[:, None, None]
+        out = np.empty((clients.size, *self.w.shape), self.dtype)
+        for i, (begin, end) in enumerate(self._columns(clients)):
+            np.matmul(powers[i].astype(self.dtype), self.w, out=out[i])
+            out[i] += self._combine(sums[i].astype(self.dtype) @ self.h[:, begin:end], begin, end)
+        return out
+
+    def objective_terms(self):
+        """What the objective sums over samples, by client: ndarray of float64 (clients here x 3).
+
+        Columns: |X_p - W H_p|^2, |H_p|^2, sum_j ((1'h_j)^2 - |h_j|^2). The first comes as
+        |X|^2 - 2 <W'X, H> + <W'W, HH'> from products that the next round needs anyway.
+        """
+        self.form_products(self.all_clients)
+        inner = np.empty(self.sizes.size)
+        dense.inner_by_client(self.h, self.b, self.offsets, inner)
+        fit = self.norms2 - 2 * inner + np.einsum("ij,pij->p", self.w_gram, self.h_grams)
+        for i in np.flatnonzero(fit < CANCELLATION[self.dtype] * self.norms2):
+            fit[i] = self._residual(self.offsets[i], self.offsets[i + 1])
+        ridge = np.trace(self.h_grams, axis1=1, axis2=2)
+        overlap = self.h_grams.sum(axis=(1, 2)) - ridge
+        return np.stack([fit, ridge, overlap], axis=1)
+
+    def assignments(self):
+        """The cluster of each sample here, argmax_k H[k, j]: ndarray of int32 (n,)."""
+        out = np.empty(self.h.shape[1], np.int32)
+        dense.assignments(self.h, out)
+        return out
+
+    def _shared_steps(self, clients, curvature, steps):
+        """A_p^q and S_p of each client: two ndarrays of float64 (clients x K x K)."""
+        g = self.h_grams[clients] * (2 / self._sizes_at_least_one(clients))[:, None, None]
+        d = 5 * np.linalg.eigvalsh(g)[:, -1] if curvature is None else np.full(clients.size, curvature)
+        return step_powers(g, np.divide(1.0, d, out=np.zeros_like(d), where=d > 0), steps)
+
+    def _sizes_at_least_one(self, clients):
+        return np.maximum(self.sizes[clients], 1)
+
+    def _combine(self, z, begin, end):
+        """X Z of these rows: z (K x rows) times samples, ndarray (K x M)."""
+        if sparse.issparse(self.samples):
+            return (self.samples[begin:end].T @ np.ascontiguousarray(z.T)).T
+        return z @ self.samples[begin:end]
+
+    def _residual(self, begin, end):
+        """|X_p - W H_p|^2 term by term, in float64, a few rows at a time."""
+        total = 0.0
+        for start in range(begin, end, 256):
+            rows = self.samples[start : min(start + 256, end)]
+            rows = rows.toarray() if sparse.issparse(rows) else rows
+            difference = rows - self.h[:, start : start + rows.shape[0]].T.astype(np.float64) @ self.w
+            total += float(np.vdot(difference, difference))
+        return total
+
+    def _update_grams(self, clients):
+        for i, (begin, end) in zip(clients, self._columns(clients), strict=True):
+            self.h_grams[i] = gram(self.h[:, begin:end])
+
+    def _columns(self, clients):
+        """Column range of each client."""
+        return list(zip(self.offsets[clients].tolist(), self.offsets[clients + 1].tolist(), strict=True))
+
+    def _runs(self, clients):
+        """Column range of each run of adjacent clients (sorted): fewer and larger than :meth:`_columns`."""
+        if not clients.size:
+            return []
+        breaks = np.flatnonzero(np.diff(clients) > 1)
+        firsts, lasts = clients[np.r_[0, breaks + 1]], clients[np.r_[breaks, clients.size - 1]]
+        return list(zip(self.offsets[firsts].tolist(), self.offsets[lasts + 1].tolist(), strict=True))
+
+    def _blocks(self, clients):
+        """Column ranges of the products: a client where bits must not depend on its neighbours, else a run of clients."""
+        return self._columns(clients) if self.client_by_client else self._runs(clients)
+
+
+def client_totals(samples, offsets):
+    """|X_p|^2, sum and maximum of each client's samples, in float64: ndarray (clients x 3)."""
+    out = np.zeros((offsets.size - 1, 3))
+    bounds = offsets if not sparse.issparse(samples) else samples.indptr[offsets]
+    values = samples.data if sparse.issparse(samples) else samples
+    for i, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for start in range(begin, end, 4096):  # small pieces: no second copy of the samples
+            piece = values[start : min(start + 4096, end)].astype(np.float64).ravel()
+            out[i] = out[i, 0] + piece @ piece, out[i, 1] + piece.sum(), max(out[i, 2], piece.max())
+    return out
+
+
+def gram(factor):
+    """factor factor' in float64 for a K x n factor: ndarray (K x K)."""
+    return (factor @ factor.T).astype(np.float64)
+
+
+def largest_eigenvalue(symmetric):
+    """The largest eigenvalue of a symmetric matrix."""
+    return float(np.linalg.eigvalsh(symmetric)[-1])
+
+
+def step_powers(g, inverse_curvature, steps):
+    """A^q and S_q = (1/d) sum_{i<q} A^i for A = I - G / d, by repeated doubling.
+
+    Parameters
+    ----------
+    g : ndarray (P x K x K)
+        Symmetric.
+    inverse_curvature : ndarray (P,)
+        1 / d.
+    steps : int
+        q >= 1.
+
+    Returns
+    -------
+    power, total : ndarray (P x K x K)
+    """
+    scale = inverse_curvature[:, None, None]
+    identity = np.eye(g.shape[-1])
+    a = identity - scale * g
+    power, total = a, scale * identity
+    for bit in bin(steps)[3:]:
+        total = total + power @ total
+        power = power @ power
+        if bit == "1":
+            total = total + scale * power
+            power = power @ a
+    return power, total

@@ -1,0 +1,62 @@
+"""Which rank owns which clients."""
+
+import numpy as np
+
+
+def balanced_cut(sizes, n_workers):
+    """Cut the clients, in order, into one contiguous run a worker, balanced on size.
+
+    Contiguous, because then a worker's samples are one slab of the store and client order is rank order.
+
+    Parameters
+    ----------
+    sizes : ndarray (P,)
+        Samples (or measured cost) of each client.
+    n_workers : int
+
+    Returns
+    -------
+    ndarray of int64 (n_workers + 1,)
+        Worker i owns clients ``cut[i]:cut[i + 1]``; with more workers than clients some own none.
+    """
+    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])
+    targets = ends[-1] * np.arange(1, n_workers) / n_workers
+    # the client boundary nearest to each target
+    right = np.searchsorted(ends, targets).clip(1, len(ends) - 1)
+    nearest = np.where(targets - ends[right - 1] <= ends[right] - targets, right - 1, right)
+    return np.concatenate([[0], nearest, [len(sizes)]]).astype(np.int64)
+
+
+class Placement:
+    """The clients of every rank.
+
+    Parameters
+    ----------
+    sizes : ndarray (P,)
+        Samples of each client.
+    n_ranks : int
+        With more than one, rank 0 is the server and owns no client.
+
+    Attributes
+    ----------
+    sizes : ndarray (P,)
+    cut : ndarray of int64 (ranks + 1,)
+        Rank r owns clients ``cut[r]:cut[r + 1]``.
+    """
+
+    def __init__(self, sizes, n_ranks):
+        self.sizes = sizes
+        first = [0] if n_ranks > 1 else []
+        self.cut = np.concatenate([first, balanced_cut(sizes, max(1, n_ranks - 1))]).astype(np.int64)
+
+    def clients_of(self, rank):
+        """The run of clients of a rank, as a range."""
+        return range(self.cut[rank], self.cut[rank + 1])
+
+    def ranks_of(self, clients):
+        """The ranks that own any of these clients (sorted ids), in order, as a tuple."""
+        return tuple(np.unique(np.searchsorted(self.cut, clients, side="right") - 1).tolist())
+
+    def split(self, clients):
+        """How many of these clients (sorted ids) each rank owns: ndarray of int64 (ranks,)."""
+        return np.diff(np.searchsorted(clients, self.cut))

@@ -1,0 +1,76 @@
+"""Runs drawn against rounds and against communication."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from fedmavg_mpi import config, results
+from fedmavg_mpi.errors import DataError
+
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def draw_runs(directories, out):
+    """Objective and accuracy of finished runs, by round and by bytes moved between clients and server.
+
+    Parameters
+    ----------
+    directories : sequence of path-like
+        Run directories.
+    out : path-like
+        Where to draw, a .png, .pdf or .svg file.
+
+    Returns
+    -------
+    path-like
+        ``out``.
+
+    Raises
+    ------
+    DataError
+        No finished run in a directory, or a file that can't be written.
+    """
+    if Path(out).suffix not in FORMATS:
+        raise DataError(f"{out}: unknown kind of figure, expected a name that ends in {', '.join(FORMATS)}")
+    runs = [(_label(directory), *results.read(directory)) for directory in directories]
+    with_accuracy = any(np.isfinite(data["evaluations/accuracy"]).any() for _, _, data in runs)
+    figure, axes = plt.subplots(1 + with_accuracy, 2, figsize=(9, 3.2 * (1 + with_accuracy)), sharey="row", squeeze=False)
+    for label, _, data in runs:
+        s = data["evaluations/round"]
+        moved = data["rounds/uplink_bytes"] + data["rounds/downlink_bytes"]
+        gigabytes = np.concatenate([[0], np.cumsum(moved)])[s] / 1e9
+        for row, name in zip(axes, ("objective", "accuracy"), strict=False):
+            # the start lies far above all that follows
+            row[0].plot(s[1:], data[f"evaluations/{name}"][1:], label=label)
+            row[1].plot(gigabytes[1:], data[f"evaluations/{name}"][1:], label=label)
+    axes[0, 0].set_ylabel("relative objective $N F / |X|^2$")
+    if with_accuracy:
+        axes[1, 0].set_ylabel("clustering accuracy")
+    axes[-1, 0].set_xlabel("communication round")
+    axes[-1, 1].set_xlabel("client-server communication (GB)")
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+        axis.margins(x=0.02)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=min(3, len(runs)), frameon=False)
+    figure.set_layout_engine("constrained")
+    try:
+        figure.savefig(out, dpi=150)
+    except OSError as error:
+        raise DataError(f"{out}: can't be written ({results.reason(error)}); choose another --out") from None
+    finally:
+        plt.close(figure)
+    return out
+
+
+def _label(directory):
+    """What tells a run apart in a legend."""
+    try:
+        settings = config.read(Path(directory) / results.CONFIG_FILE)
+    except config.ConfigError:
+        return Path(directory).name
+    m = settings.algorithm.clients_per_round or "all"
+    return f"{Path(directory).name}: m = {m}, {settings.algorithm.participation.upper()}"

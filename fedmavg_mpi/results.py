@@ -1,0 +1,212 @@
+"""The run file and its summary.
+
+``run.h5`` (format version 1) holds, as root attributes, what the run was and how it ended; ``/rounds/*``, one entry a round (entry i is round
+i + 1); ``/evaluations/*``, one entry an evaluation, the first at round 0; ``/mpi/*``, bytes by rank and kind; ``/ranks/*``; ``/clients/of_sample``;
+``/factors/W`` (M x K), ``/labels`` and, if asked for, ``/factors/H`` (K x N), samples in the data set's order.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from fedmavg_mpi.clock import PHASES
+from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.ledger import KINDS
+from fedmavg_mpi.store import reason, written_aside
+
+FORMAT = "fedmavg_mpi run"
+VERSION = 1
+RUN_FILE = "run.h5"
+CONFIG_FILE = "config.toml"
+
+
+class OutputDirectory:
+    """Where a run's files go: made when first needed, and gone again if the run fails.
+
+    Parameters
+    ----------
+    path : path-like
+    force : bool
+        Replace a finished run.
+
+    Raises
+    ------
+    DataError
+        The directory holds a finished run, or can't be made or written.
+    """
+
+    def __init__(self, path, force=False):
+        self.path = Path(path)
+        if (self.path / RUN_FILE).exists() and not force:
+            raise DataError(f"{self.path}: holds a finished run; choose another --out, or --force to replace it")
+        self.made = []  # directories that were not there before, the innermost first
+        missing = self.path
+        while not missing.exists():
+            self.made.append(missing)
+            missing = missing.parent
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            self.discard()
+            raise DataError(f"{self.path}: can't be written ({error.strerror}); choose another --out") from None
+
+    def discard(self):
+        """Remove the directories that were made here, if nothing is in them."""
+        for made in self.made:
+            with contextlib.suppress(OSError):
+                made.rmdir()
+
+    def write(self, config_text, attributes, datasets):
+        """Write the run file and the resolved configuration, complete or not at all.
+
+        Parameters
+        ----------
+        config_text : str
+        attributes : dict of str to str, int, float or bool
+        datasets : dict of str to ndarray
+            By path in the file.
+        """
+        # both are on the disk before either gets its name
+        with written_aside(self.path / CONFIG_FILE) as config_aside, written_aside(self.path / RUN_FILE) as run_aside:
+            config_aside.write_text(config_text)
+            run_aside.write_bytes(_image(attributes, datasets))
+
+
+def _image(attributes, datasets):
+    """The bytes of an HDF5 file, made in memory: a full disk then fails in one plain write."""
+    with h5py.File("run", "w", driver="core", backing_store=False) as file:
+        file.attrs.update(format=FORMAT, version=VERSION, **attributes)
+        for name, values in datasets.items():
+            file[name] = values
+        file.flush()
+        return file.id.get_file_image()
+
+
+def sha256(array):
+    """SHA-256 of an array's bytes in C order."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes())
+
+
+def read(directory):
+    """A finished run: (attributes, datasets), both dicts.
+
+    Raises
+    ------
+    DataError
+        No finished run there.
+    """
+    path = Path(directory) / RUN_FILE
+    if not path.exists():
+        raise DataError(f"{directory}: no finished run ({RUN_FILE}) there; give the directory that fedmavg run named at its end")
+    datasets = {}
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = dict(file.attrs)
+            if attributes.get("format") != FORMAT or attributes.get("version") != VERSION:
+                raise DataError(f"{path}: not a run file of version {VERSION}; run it again")
+            file.visititems(lambda name, item: datasets.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise DataError(f"{path}: can't be read ({reason(error)}); run it again") from None
+    return attributes, datasets
+
+
+def summarize(directory):
+    """What a run came to, as one dict of plain values.
+
+    Parameters
+    ----------
+    directory : path-like
+
+    Returns
+    -------
+    dict
+        The keys of ``fedmavg summary --json``; None where a value doesn't apply.
+    """
+    attributes, data = read(directory)
+    sent, received = data["mpi/sent"], data["mpi/received"]
+    evaluation = KINDS.index("evaluation")
+    protocol = ("uplink_values", "uplink_bytes", "downlink_values", "downlink_bytes")
+
+    def number(name):
+        value = float(attributes.get(name, np.nan))
+        return None if np.isnan(value) else value
+
+    def by_rank(table):
+        return [int(row.sum()) - int(row[evaluation]) for row in table]
+
+    seconds = data["rounds/seconds"]
+    by_phase = data["ranks/phase_seconds"]
+    return {
+        "rounds": int(attributes["rounds"]),
+        "stop_reason": attributes["stop_reason"],
+        **{name: number(name) for name in ("objective", "accuracy", "nmi", "ari", "rmse_test", "rmse_train")},
+        **{name: int(data[f"rounds/{name}"].sum()) for name in protocol},
+        **{f"setup_{name}": int(attributes[f"setup_{name}"]) for name in protocol},
+        "mpi_sent_bytes": by_rank(sent),
+        "mpi_received_bytes": by_rank(received),
+        "mpi_evaluation_sent_bytes": [int(row[evaluation]) for row in sent],
+        "round_seconds_median": float(np.median(seconds)) if seconds.size else None,
+        "phase_seconds": {
+            phase: {"min": float(column.min()), "mean": float(column.mean()), "max": float(column.max())}
+            for phase, column in zip(PHASES, by_phase.T, strict=True)
+        },
+        "ranks": int(attributes["ranks"]),
+        "clients": int(attributes["clients"]),
+        "samples": int(attributes["samples"]),
+        "features": int(attributes["features"]),
+        "peak_memory_bytes": data["ranks/peak_memory_bytes"].tolist(),
+        "seed": int(attributes["seed"]),
+        "dtype": attributes["dtype"],
+        "w_sha256": attributes["w_sha256"],
+        "h_sha256": attributes["h_sha256"],
+    }
+
+
+def table(summary):
+    """A summary as lines for people."""
+
+    def size(nbytes):
+        for unit in ("B", "kB", "MB", "GB"):
+            if nbytes < 1000:
+                break
+            nbytes, unit = nbytes / 1000, "TB" if unit == "GB" else unit
+        return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.2f} {unit}"
+
+    rows = [("rounds", f"{summary['rounds']} ({summary['stop_reason']})")]
+    names = {"objective": "objective (relative)", "accuracy": "accuracy", "nmi": "NMI", "ari": "ARI"}
+    rows += [
+        (title, f"{summary[name]:.6g}" if name == "objective" else f"{summary[name]:.4f}")
+        for name, title in names.items()
+        if summary[name] is not None
+    ]
+    rows += [
+        (f"protocol {way}", f"{summary[f'{way}_values']:,} values, {size(summary[f'{way}_bytes'])}")
+        for way in ("uplink", "downlink")
+    ]
+    rows += [
+        ("MPI sent by rank", ", ".join(map(size, summary["mpi_sent_bytes"]))),
+        ("MPI received by rank", ", ".join(map(size, summary["mpi_received_bytes"]))),
+        ("  evaluation apart", ", ".join(map(size, summary["mpi_evaluation_sent_bytes"]))),
+        ("ranks, clients", f"{summary['ranks']}, {summary['clients']}"),
+    ]
+    if summary["round_seconds_median"] is not None:
+        rows.append(("median round", f"{1e3 * summary['round_seconds_median']:.1f} ms"))
+    rows.append(("seconds by phase", "least / mean / most over ranks"))
+    rows += [
+        (f"  {phase}", f"{s['min']:.2f} / {s['mean']:.2f} / {s['max']:.2f}") for phase, s in summary["phase_seconds"].items()
+    ]
+    width = min(max(len(name) for name, _ in rows), shutil.get_terminal_size().columns // 2)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def as_json(summary):
+    """A summary as one JSON object."""
+    return json.dumps(summary, indent=2)

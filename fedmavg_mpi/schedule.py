@@ -1,0 +1,106 @@
+"""What changes from round to round: the number of steps on W, the penalty, and the end."""
+
+import math
+from dataclasses import dataclass
+
+
+def shared_steps(schedule, q2, s):
+    """Steps on W in round ``s`` (paper: floor(Q2 / s) + 1 when diminishing)."""
+    return q2 // s + 1 if schedule == "diminishing" else q2
+
+
+@dataclass
+class Decision:
+    """What the server decides between rounds: the penalty from now on, or why to stop."""
+
+    rho: float
+    stop_reason: str | None = None
+
+
+class StopRule:
+    """Ends a run when the objective has settled (paper: relative change below 1e-8, or 500 rounds).
+
+    Parameters
+    ----------
+    stop : StopConfig
+    """
+
+    def __init__(self, stop):
+        self.stop = stop
+        self.previous = None  # (round, objective)
+
+    def decide(self, s, rho, objective, n_changed):
+        """Decide after round ``s``.
+
+        Parameters
+        ----------
+        s : int
+            Rounds done.
+        rho : float
+            The penalty now.
+        objective : callable(rho) -> float, or None
+            The objective as a function of the penalty; None where it was not evaluated.
+        n_changed : int
+            Samples whose cluster has changed since the penalty was last raised (unused here).
+
+        Returns
+        -------
+        Decision
+        """
+        if objective is not None:
+            change = self.relative_change(s, objective(rho))
+            if not math.isfinite(objective(rho)):
+                return Decision(rho, "objective not finite")
+            if change is not None and change < self.stop.rel_tol:
+                return Decision(rho, "objective settled")
+        return Decision(rho, "round limit" if s >= self.stop.max_rounds else None)
+
+    def relative_change(self, s, value):
+        """Relative change of the objective a round since the last evaluation; None at the first one."""
+        previous, self.previous = self.previous, (s, value)
+        if previous is None or previous[0] == s:
+            return None
+        scale = abs(previous[1]) or 1.0
+        return abs(value - previous[1]) / scale / (s - previous[0])
+
+
+class PenaltyContinuation(StopRule):
+    """Raises rho in stages until the clusters are settled (SNCP: Wang et al. 2019).
+
+    A stage ends when the relative change falls below 1e-5 or after 200 rounds; then rho grows by half, up to
+    ``rho_max``. The run ends when a whole stage changed no sample's cluster and the objective has settled within
+    the stage's tolerance.
+
+    Parameters
+    ----------
+    stop : StopConfig
+    rho_max : float
+        100 |X|^2 / N.
+    """
+
+    STAGE_TOLERANCE = 1e-5
+    STAGE_ROUNDS = 200
+    GROWTH = 1.5
+
+    def __init__(self, stop, rho_max):
+        super().__init__(stop)
+        self.rho_max = rho_max
+        self.stage_start = 0
+
+    def decide(self, s, rho, objective, n_changed):
+        """As in :class:`StopRule`; ``n_changed`` counts from the start of the stage."""
+        if objective is None:
+            return Decision(rho, "round limit" if s >= self.stop.max_rounds else None)
+        if not math.isfinite(objective(rho)):
+            return Decision(rho, "objective not finite")
+        change = self.relative_change(s, objective(rho))
+        settled = change is not None and change < self.STAGE_TOLERANCE
+        if settled and n_changed == 0:
+            return Decision(rho, "clusters settled")
+        if s >= self.stop.max_rounds:
+            return Decision(rho, "round limit")
+        if settled or s - self.stage_start >= self.STAGE_ROUNDS:
+            rho = min(self.GROWTH * rho, self.rho_max)
+            self.stage_start = s
+            self.previous = (s, objective(rho))  # the same point under the new penalty
+        return Decision(rho)

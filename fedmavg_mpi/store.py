@@ -1,0 +1,209 @@
+"""The client store: one HDF5 file whose samples are sorted by client, so that a client is one contiguous slab.
+
+Layout (format version 1): attributes ``format``, ``version``, ``n_features``, ``partition`` (text); ``/clients/offsets`` (P + 1),
+``/clients/of_row`` (the data set's sample index of each row); ``/samples`` (N x M), or for sparse data ``/csr/data``, ``/csr/indices``,
+``/csr/indptr``; where known ``/labels`` (N, by row), ``/label_names``, ``/sample_names`` (by row), ``/feature_names``.
+"""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+from scipy import sparse
+
+from fedmavg_mpi.errors import DataError
+
+FORMAT = "fedmavg_mpi client store"
+VERSION = 1
+CHUNK_BYTES = 1 << 24
+
+
+def write(path, dataset, client_of_sample, partition):
+    """Write a store, complete or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+        Replaced if it exists.
+    dataset : Dataset
+    client_of_sample : ndarray of int (N,)
+        Client of each sample.
+    partition : str
+        How the clients were made, kept for the reader.
+
+    Raises
+    ------
+    DataError
+        The file can't be written, or the disk is full.
+    """
+    path = Path(path)
+    order = np.argsort(client_of_sample, kind="stable")
+    sizes = np.bincount(client_of_sample)
+    with written_aside(path) as aside, h5py.File(aside, "w") as file:
+        file.attrs.update(format=FORMAT, version=VERSION, n_features=dataset.samples.shape[1], partition=partition)
+        file["clients/offsets"] = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        file["clients/of_row"] = order.astype(np.int64)
+        if sparse.issparse(dataset.samples):
+            rows = dataset.samples[order]
+            file["csr/data"], file["csr/indices"] = rows.data, rows.indices
+            file["csr/indptr"] = rows.indptr.astype(np.int64)
+        else:
+            samples = file.create_dataset("samples", dataset.samples.shape, dataset.samples.dtype)
+            step = max(1, CHUNK_BYTES // (samples.shape[1] * samples.dtype.itemsize))
+            for start in range(0, order.size, step):
+                samples[start : start + step] = dataset.samples[order[start : start + step]]
+        if dataset.labels is not None:
+            file["labels"] = dataset.labels[order].astype(np.int32)
+            file["label_names"] = np.array([str(name).encode() for name in dataset.label_names])
+        if dataset.sample_names:
+            file["sample_names"] = np.array([dataset.sample_names[i].encode() for i in order])
+        if dataset.feature_names:
+            file["feature_names"] = np.array([name.encode() for name in dataset.feature_names])
+
+
+@contextmanager
+def written_aside(path):
+    """A temporary path beside ``path`` to write to; renamed to it at the end, removed if that fails.
+
+    Raises
+    ------
+    DataError
+        The operating system refused to write.
+    """
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield aside
+        os.replace(aside, path)
+    except (OSError, RuntimeError) as error:  # h5py reports a failed flush as RuntimeError
+        raise DataError(f"{path}: can't be written ({reason(error)}); free some space or choose another place") from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def reason(error):
+    """The operating system's words for an OSError, h5py's included."""
+    number = getattr(error, "errno", None)
+    if number is None and "errno = " in str(error):
+        number = int(str(error).split("errno = ")[1].split(",")[0])
+    if number is None:
+        return str(error).splitlines()[0]
+    return os.strerror(number)
+
+
+class ClientStore:
+    """A store opened for reading.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Attributes
+    ----------
+    offsets : ndarray of int64 (P + 1,)
+    n_samples, n_features : int
+    label_names : list of str or None
+    partition : str
+
+    Raises
+    ------
+    DataError
+        Not a store, of another version, or cut short.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        with self._open() as file:
+            self.offsets = file["clients/offsets"][:]
+            self.n_features = int(file.attrs["n_features"])
+            self.n_samples = int(self.offsets[-1])
+            self.sparse = "csr" in file
+            self.partition = file.attrs["partition"]
+            self.dtype = (file["csr/data"] if self.sparse else file["samples"]).dtype
+            self.n_values = file["csr/data"].shape[0] if self.sparse else self.n_samples * self.n_features
+            self.label_names = [name.decode() for name in file["label_names"][:]] if "labels" in file else None
+
+    @property
+    def sizes(self):
+        """Samples of each client: ndarray of int64 (P,)."""
+        return np.diff(self.offsets)
+
+    def slab(self, clients, dtype):
+        """The samples of a run of clients, and no others.
+
+        Parameters
+        ----------
+        clients : range
+        dtype : numpy dtype
+
+        Returns
+        -------
+        ndarray (n x M) or scipy.sparse.csr_array (n x M)
+        """
+        begin, end = self.offsets[clients.start], self.offsets[clients.stop]
+        with self._open() as file:
+            if self.sparse:
+                indptr = file["csr/indptr"][begin : end + 1]
+                values = slice(indptr[0], indptr[-1])
+                data, indices = file["csr/data"][values].astype(dtype, copy=False), file["csr/indices"][values]
+                return sparse.csr_array((data, indices, indptr - indptr[0]), shape=(end - begin, self.n_features))
+            out = np.empty((end - begin, self.n_features), dtype)
+            # pieces, so that a conversion of precision holds no second copy of the slab
+            step = max(1, CHUNK_BYTES // (self.n_features * self.dtype.itemsize))
+            for start in range(0, end - begin, step):
+                stop = min(start + step, end - begin)
+                out[start:stop] = file["samples"][begin + start : begin + stop]
+            return out
+
+    def labels(self, clients):
+        """Classes of a run of clients' samples: ndarray of int32 (n,), or None."""
+        with self._open() as file:
+            return file["labels"][self.offsets[clients.start] : self.offsets[clients.stop]] if "labels" in file else None
+
+    def of_row(self):
+        """The data set's sample index of each row: ndarray of int64 (N,)."""
+        with self._open() as file:
+            return file["clients/of_row"][:]
+
+    @contextmanager
+    def _open(self):
+        try:
+            # Only read, so the lock that parallel file systems often lack isn't needed.
+            with h5py.File(self.path, "r", locking=False) as file:
+                self._check(file)
+                yield file
+        except FileNotFoundError:
+            raise DataError(
+                f"{self.path}: no such file; give the path of a store made by fedmavg data prepare, on a file system that every rank sees"
+            ) from None
+        except (OSError, KeyError, RuntimeError) as error:
+            words = "cut short or not a client store" if "errno" not in str(error) else reason(error)
+            raise DataError(f"{self.path}: can't be read ({words}); make it again with fedmavg data prepare") from None
+
+    def _check(self, file):
+        if file.attrs.get("format") != FORMAT:
+            raise DataError(f"{self.path}: an HDF5 file but not a client store; make one with fedmavg data prepare")
+        if file.attrs["version"] != VERSION:
+            raise DataError(
+                f"{self.path}: store version {file.attrs['version']}, expected {VERSION}; make it again with fedmavg data prepare"
+            )
+
+
+def describe(path):
+    """What is in a store, as lines for people."""
+    store = ClientStore(path)
+    sizes = store.sizes
+    filled = store.n_values / max(1, store.n_samples * store.n_features)
+    rows = [
+        ("store", f"{path}, version {VERSION}"),
+        (
+            "samples",
+            f"{store.n_samples} x {store.n_features} features, {store.dtype}, {f'sparse, {filled:.3%} filled' if store.sparse else 'dense'}",
+        ),
+        ("clients", f"{sizes.size}, of {sizes.min()} to {sizes.max()} samples (median {np.median(sizes):g})"),
+        ("partition", store.partition),
+        ("classes", f"{len(store.label_names)}: {', '.join(store.label_names[:30])}" if store.label_names else "none"),
+    ]
+    return "\n".join(f"{name:<10} {value}" for name, value in rows)
