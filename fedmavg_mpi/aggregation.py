@@ -7,6 +7,8 @@ the server, take part.
 
 import numpy as np
 
+CLIENTS_AT_ONCE = 1024  # whose values are held at the same time
+
 
 class Reduce:
     """Each rank adds its own clients' parts, and the sums meet on the way to the server."""
@@ -24,10 +26,10 @@ class Reduce:
 
         Parameters
         ----------
-        values : ndarray of float64 (clients here x ...)
-            Of all of this rank's clients.
+        values : callable(ndarray of int) -> ndarray of float64 (n x ...)
+            The values of n clients of this rank, given by their indices on it.
         clients : ndarray of int
-            Ids of the clients whose values are new since the last call with this kind.
+            Ids of the clients whose values are new since the last call with this kind (at the first call: all).
         kind : str
 
         Returns
@@ -35,7 +37,9 @@ class Reduce:
         ndarray of float64 (...)
             Meaningful at the server only.
         """
-        total = values.sum(axis=0)
+        total = values(np.arange(0)).sum(axis=0)
+        for start in range(0, self.n_clients, CLIENTS_AT_ONCE):
+            total += values(np.arange(start, min(start + CLIENTS_AT_ONCE, self.n_clients))).sum(axis=0)
         self.comm.reduce(total, kind, self.comm.everyone)
         return total
 
@@ -108,12 +112,12 @@ class Gather(Reduce):
 
     def sum_over_clients(self, values, clients, kind):
         """As in :class:`Reduce`; only the new values travel."""
-        rows = self.placement.split(clients)
         begin, end = np.searchsorted(clients, [self.first_client, self.first_client + self.n_clients])
-        new = self.comm.gather(np.ascontiguousarray(values[clients[begin:end] - self.first_client]), rows, kind)
+        mine = np.ascontiguousarray(values(clients[begin:end] - self.first_client))
+        new = self.comm.gather(mine, self.placement.split(clients), kind)
         if not self.comm.is_server:
             return None
-        latest = self.latest.setdefault(kind, np.zeros((len(self.placement.sizes), *values.shape[1:])))
+        latest = self.latest.setdefault(kind, np.zeros((len(self.placement.sizes), *new.shape[1:])))
         latest[clients] = new
         return in_order_sum(latest)
 

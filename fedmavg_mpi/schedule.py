@@ -29,7 +29,7 @@ class StopRule:
         self.stop = stop
         self.previous = None  # (round, objective)
 
-    def decide(self, s, rho, objective, n_changed):
+    def decide(self, s, rho, evaluation):
         """Decide after round ``s``.
 
         Parameters
@@ -38,18 +38,17 @@ class StopRule:
             Rounds done.
         rho : float
             The penalty now.
-        objective : callable(rho) -> float, or None
-            The objective as a function of the penalty; None where it was not evaluated.
-        n_changed : int
-            Samples whose cluster has changed since the penalty was last raised (unused here).
+        evaluation : Evaluation or None
+            None where there was none.
 
         Returns
         -------
         Decision
         """
-        if objective is not None:
-            change = self.relative_change(s, objective(rho))
-            if not math.isfinite(objective(rho)):
+        if evaluation is not None:
+            value = evaluation.objective(rho)
+            change = self.relative_change(s, value)
+            if not math.isfinite(value):
                 return Decision(rho, "objective not finite")
             if change is not None and change < self.stop.rel_tol:
                 return Decision(rho, "objective settled")
@@ -87,20 +86,21 @@ class PenaltyContinuation(StopRule):
         self.rho_max = rho_max
         self.stage_start = 0
 
-    def decide(self, s, rho, objective, n_changed):
-        """As in :class:`StopRule`; ``n_changed`` counts from the start of the stage."""
-        if objective is None:
+    def decide(self, s, rho, evaluation):
+        """As in :class:`StopRule`; clusters count as changed from the start of the stage."""
+        if evaluation is None:
             return Decision(rho, "round limit" if s >= self.stop.max_rounds else None)
-        if not math.isfinite(objective(rho)):
+        value = evaluation.objective(rho)
+        if not math.isfinite(value):
             return Decision(rho, "objective not finite")
-        change = self.relative_change(s, objective(rho))
+        change = self.relative_change(s, value)
         settled = change is not None and change < self.STAGE_TOLERANCE
-        if settled and n_changed == 0:
+        if settled and evaluation.n_changed == 0:
             return Decision(rho, "clusters settled")
         if s >= self.stop.max_rounds:
             return Decision(rho, "round limit")
         if settled or s - self.stage_start >= self.STAGE_ROUNDS:
             rho = min(self.GROWTH * rho, self.rho_max)
             self.stage_start = s
-            self.previous = (s, objective(rho))  # the same point under the new penalty
+            self.previous = (s, evaluation.objective(rho))  # the same point under the new penalty
         return Decision(rho)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedmavg_mpi.applications.evaluation import Evaluation
 from fedmavg_mpi.config import StopConfig
 from fedmavg_mpi.participation import Sampler
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule, shared_steps
@@ -41,7 +42,7 @@ def test_steps_on_w():
 def decide(rule, values, rho=1.0, changed=1):
     """The decisions on a series of objectives, up to the end."""
     for s, value in enumerate(values):
-        decision = rule.decide(s, rho, lambda _, value=value: value, changed)
+        decision = rule.decide(s, rho, Evaluation(lambda _, value=value: value, changed))
         if decision.stop_reason:
             return s, decision.stop_reason
     return None, None
@@ -65,7 +66,7 @@ def test_penalty_grows_when_the_objective_has_settled_or_after_200_rounds():
     rho, raised = 0.5, []
     for s in range(1000):
         # falls fast for ever, so that only the rounds end a stage
-        decision = rule.decide(s, rho, lambda _, s=s: 0.99**s, 1)
+        decision = rule.decide(s, rho, Evaluation(lambda _, s=s: 0.99**s, 1))
         assert decision.stop_reason is None
         if decision.rho != rho:
             raised.append((s, decision.rho))
@@ -75,8 +76,8 @@ def test_penalty_grows_when_the_objective_has_settled_or_after_200_rounds():
 
 def test_stop_when_a_whole_stage_changed_no_cluster():
     rule = PenaltyContinuation(StopConfig(max_rounds=10**6), rho_max=100)
-    assert rule.decide(0, 1.0, lambda rho: 1.0, 5).stop_reason is None
-    raised = rule.decide(1, 1.0, lambda rho: rho, 5)
+    assert rule.decide(0, 1.0, Evaluation(lambda rho: 1.0, 5)).stop_reason is None
+    raised = rule.decide(1, 1.0, Evaluation(lambda rho: rho, 5))
     assert raised.rho == 1.5 and raised.stop_reason is None
     # under the new penalty the same point is worth 1.5, so this is a settled objective
-    assert rule.decide(2, 1.5, lambda rho: rho, 0).stop_reason == "clusters settled"
+    assert rule.decide(2, 1.5, Evaluation(lambda rho: rho, 0)).stop_reason == "clusters settled"

@@ -51,8 +51,8 @@ class FedMAvg:
         shard.receive(w)
         if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
             # Clients that are not drawn for long count in HH' with their start.
-            self.aggregation.sum_over_clients(shard.h_grams, sampler.all_clients, "step_size")
-            self.setup_ledger.uplink(sampler.all_clients.size * w.shape[0] ** 2, 8)
+            self.aggregation.sum_over_clients(shard.grams_of, sampler.all_clients, "step_size")
+            self.setup_ledger.uplink(sampler.all_clients.size * model.n_gram_values, 8)
 
     def run_round(self, s):
         """Carry out communication round ``s`` (paper, Algorithm FedMAvg).
@@ -93,7 +93,7 @@ class FedMAvg:
         """The shared step's d from HH' of all clients, at the drawn ranks; None where each client uses its own."""
         if self.config.step_size_w == "local":
             return None
-        total = self.aggregation.sum_over_clients(self.shard.h_grams, draw.updating, "step_size")
+        total = self.aggregation.sum_over_clients(self.shard.grams_of, draw.updating, "step_size")
         curvature = np.array([self.model.shared_curvature(total) if self.comm.is_server else 0.0])
         self.comm.broadcast(curvature, "step_size", self.placement.ranks_of(draw.clients))
         return float(curvature[0])
@@ -116,7 +116,7 @@ class FedMAvg:
         ledger.downlink(draw.updating.size * self.w.size, itemsize)
         ledger.uplink(draw.clients.size * self.w.size, itemsize)
         if self.config.step_size_w == "global":
-            ledger.uplink(draw.updating.size * self.w.shape[0] ** 2, 8)
+            ledger.uplink(draw.updating.size * self.model.n_gram_values, 8)
             ledger.downlink(draw.clients.size, 8)
         return ledger
 

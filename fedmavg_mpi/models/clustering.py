@@ -51,6 +51,15 @@ class ClusteringModel:
         uniform = rng.generator(seed, rng.START_SHARED).random((self.n_components, self.totals.n_features))
         return (self.start_scale * uniform).astype(dtype)
 
+    @property
+    def n_gram_values(self):
+        """Values of one client's H_p H_p'."""
+        return self.n_components**2
+
+    def as_rows(self, w):
+        """W as M x K."""
+        return np.ascontiguousarray(w.T)
+
     def local_hessian(self, w_gram, rho):
         """N_p times the Hessian of F_p in a column of H: 2 W'W + N (rho 11' + (nu - rho) I), ndarray (K x K).
 
@@ -224,6 +233,14 @@ class ClusteringShard:
         ridge = np.trace(self.h_grams, axis1=1, axis2=2)
         overlap = self.h_grams.sum(axis=(1, 2)) - ridge
         return np.stack([fit, ridge, overlap], axis=1)
+
+    def grams_of(self, clients):
+        """H_p H_p' of these clients (indices on this rank): ndarray of float64 (clients x K x K)."""
+        return self.h_grams[clients]
+
+    def private_factors(self):
+        """H of all clients here, a row a sample: ndarray (n x K)."""
+        return np.ascontiguousarray(self.h.T)
 
     def assignments(self):
         """The cluster of each sample here, argmax_k H[k, j]: ndarray of int32 (n,)."""

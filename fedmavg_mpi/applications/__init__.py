@@ -1,0 +1,5 @@
+"""The two uses of the factorization: what each adds to a run at its set-up, in its evaluations and in what is kept."""
+
+from fedmavg_mpi.applications.clustering import Clustering
+
+APPLICATIONS = {"clustering": Clustering}

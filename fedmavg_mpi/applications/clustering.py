@@ -1,0 +1,127 @@
+"""Data clustering in a run: the samples of this rank, accuracy against known classes, and the clusters that are kept."""
+
+import numpy as np
+
+from fedmavg_mpi import aggregation, metrics
+from fedmavg_mpi.applications.evaluation import Evaluation
+from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
+from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
+
+LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
+
+
+class Clustering:
+    """One rank's part of a clustering run. All ranks make the same calls.
+
+    Parameters
+    ----------
+    comm : Communicator
+    settings : Config
+    store : ClientStore
+    placement : Placement
+    average : one of ``aggregation.METHODS``
+
+    Attributes
+    ----------
+    model : ClusteringModel
+    shard : ClusteringShard
+    measures : tuple of str
+        What an evaluation may measure.
+    setup_values : int
+        Values that each client sends once, before the first round.
+
+    Raises
+    ------
+    DataError
+        Fewer samples than components, or a store that can't be read.
+    """
+
+    measures = ("accuracy",)
+    setup_values = 3
+
+    def __init__(self, comm, settings, store, placement, average):
+        self.comm, self.placement, self.average = comm, placement, average
+        self.settings = settings
+        self.label_names = store.label_names
+        clients = placement.clients_of(comm.rank)
+        offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
+        with comm.together():
+            if store.n_samples < settings.model.n_components:
+                raise DataError(
+                    f"{store.n_samples} samples for {settings.model.n_components} components, expected at least as many; "
+                    "lower model.n_components"
+                )
+            samples = store.slab(clients, np.dtype(settings.run.dtype))
+            self.labels = store.labels(clients)
+        totals = self._exchange_totals(client_totals(samples, offsets), store)
+        self.model = ClusteringModel(settings.model, totals)
+        self.shard = ClusteringShard(samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client)
+        self.stage_clusters = self.shard.assignments()
+        self.table = None  # the last contingency table, at the server
+
+    def _exchange_totals(self, by_client, store):
+        """What all need to know of the pooled data: three scalars a client up, their sums down."""
+        rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
+        totals = np.empty(3)
+        if self.comm.is_server:
+            totals[:] = *aggregation.in_order_sum(rows[:, :2]), rows[:, 2].max()
+        self.comm.broadcast(totals, "control", self.comm.everyone)
+        return DataTotals(store.n_samples, store.n_features, *totals.tolist())
+
+    def stop_rule(self):
+        """How the server decides between rounds."""
+        if self.settings.algorithm.penalty_continuation:
+            return PenaltyContinuation(self.settings.stop, LARGEST_PENALTY)
+        return StopRule(self.settings.stop)
+
+    def evaluate(self):
+        """Look at the present factors, which every rank holds.
+
+        Returns
+        -------
+        Evaluation or None
+            At the server; None elsewhere.
+        """
+        clusters = self.shard.assignments()
+        changed = np.diff(np.r_[0, np.cumsum(clusters != self.stage_clusters)][self.shard.offsets])
+        terms = np.column_stack([self.shard.objective_terms(), changed])
+        sums = self.average.sum_over_clients(lambda clients: terms[clients], np.arange(self.placement.sizes.size), "evaluation")
+        if self.label_names is not None:
+            self.table = metrics.contingency(clusters, self.labels, self.model.n_components, len(self.label_names))
+            self.comm.reduce(self.table, "evaluation", self.comm.everyone)
+        if not self.comm.is_server:
+            return None
+        accuracy = np.nan if self.table is None else metrics.accuracy(self.table)
+        return Evaluation(lambda rho: self.model.objective(sums, rho), int(sums[3]), {"accuracy": accuracy})
+
+    def start_stage(self):
+        """The penalty has been raised: count changes of clusters from here."""
+        self.stage_clusters = self.shard.assignments()
+
+    def outcome(self, rows, of_row):
+        """What the run file keeps beside the factors.
+
+        Parameters
+        ----------
+        rows : ndarray of int (ranks,)
+            Samples of every rank.
+        of_row : ndarray of int64 (N,) or None
+            The data set's index of each sample in client order, at the server.
+
+        Returns
+        -------
+        attributes, datasets : dict
+        """
+        clusters = self.comm.gather(self.shard.assignments(), rows, "control")
+        if not self.comm.is_server:
+            return {}, {}
+        labels = np.empty(of_row.size, np.int32)
+        labels[of_row] = clusters
+        attributes = {"nmi": np.nan, "ari": np.nan}
+        if self.table is not None:
+            attributes = {
+                "nmi": metrics.normalized_mutual_information(self.table),
+                "ari": metrics.adjusted_rand_index(self.table),
+            }
+        return attributes, {"labels": labels}

@@ -1,0 +1,70 @@
+"""The parts of one run on one rank, put together."""
+
+import numpy as np
+
+from fedmavg_mpi.aggregation import METHODS
+from fedmavg_mpi.algorithms import ALGORITHMS
+from fedmavg_mpi.applications import APPLICATIONS
+from fedmavg_mpi.clock import Clock
+from fedmavg_mpi.participation import Sampler
+from fedmavg_mpi.placement import Placement
+
+
+class Federation:
+    """Server, or a worker with its clients.
+
+    Parameters
+    ----------
+    comm : Communicator
+    settings : Config
+    store : ClientStore
+
+    Attributes
+    ----------
+    placement : Placement
+    application : one of ``APPLICATIONS``
+    algorithm : one of ``ALGORITHMS``
+    clock : Clock
+    of_row : ndarray of int64 (N,) or None
+        The data set's index of each sample in client order, at the server.
+    """
+
+    def __init__(self, comm, settings, store):
+        self.comm, self.settings = comm, settings
+        self.n_samples, self.n_features = store.n_samples, store.n_features
+        self.placement = Placement(store.sizes, comm.size)
+        with comm.together():
+            self.of_row = store.of_row() if comm.is_server else None
+        average = METHODS[settings.aggregation.method](comm, self.placement)
+        self.application = APPLICATIONS[settings.model.kind](comm, settings, store, self.placement, average)
+        self.clock = Clock()
+        algorithm = settings.algorithm
+        sampler = Sampler(store.sizes, algorithm.clients_per_round, algorithm.participation, settings.run.seed)
+        self.algorithm = ALGORITHMS[algorithm.name](
+            algorithm, comm, self.placement, sampler, average, self.application.model, self.application.shard, self.clock,
+            self.application.model.start(settings.run.seed, np.dtype(settings.run.dtype)),
+        )  # fmt: skip
+        self.algorithm.setup_ledger.uplink(self.application.setup_values * store.sizes.size, 8)
+
+    @property
+    def shard(self):
+        """This rank's clients."""
+        return self.application.shard
+
+    def evaluate(self):
+        """Bring W to all ranks and look at it: an Evaluation at the server, None elsewhere."""
+        self.algorithm.share_model(self.algorithm.sampler.all_clients, "evaluation")
+        return self.application.evaluate()
+
+    def settle(self, decision):
+        """Bring the server's decision to all ranks; False where the run ends."""
+        message = np.zeros(3)
+        if self.comm.is_server:
+            local_curvature = self.application.model.local_curvature(self.algorithm.w, decision.rho)
+            message[:] = decision.stop_reason is None, decision.rho, local_curvature
+        self.comm.broadcast(message, "control", self.comm.everyone)
+        goes_on, rho, local_curvature = message.tolist()
+        if rho != self.algorithm.rho:
+            self.application.start_stage()
+        self.algorithm.settle(rho, local_curvature)
+        return bool(goes_on)
