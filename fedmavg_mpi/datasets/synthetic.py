@@ -1,7 +1,6 @@
 """The paper's synthetic data: noisy samples around random centroids, some of them replaced by outliers."""
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fedmavg_mpi import rng
 from fedmavg_mpi.datasets.dataset import Dataset
@@ -64,6 +63,8 @@ def _draw_clusters(generator, config):
 
 def _add_noise(noise, centroids, labels, snr_db):
     """Turn standard normal ``noise`` (N x M) in place into the samples: centroid + scale x noise, clipped at 0."""
+    from scipy.optimize import brentq  # here, because only the server needs it
+
     signal_energy = np.square(centroids).sum(axis=1)[labels].sum()
     target = signal_energy / 10 ** (snr_db / 10)
 

@@ -1,62 +1,19 @@
 """Delimited text, plain or gzip, read line by line; each error says in which file, line and cell."""
 
 import csv
-import gzip
 import re
-import reprlib
-import zlib
 from collections import Counter
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from fedmavg_mpi.config import find_data
-from fedmavg_mpi.errors import ConfigError, DataError
+from fedmavg_mpi.datasets.files import open_bytes, quote
+from fedmavg_mpi.errors import DataError
 
 MISSING = {"", "na", "<na>", "n/a", "#n/a", "nan", "null", "none"}
 _SEPARATORS = {",": "commas", "\t": "tabs"}
 _OTHER_SEPARATOR = re.compile(r"[;|\t]|,(?=\S)")
-_repr = reprlib.Repr()
-_repr.maxstring = 60
-quote = _repr.repr
-
-
-def locate(path, key, beside=""):
-    """The existing file or folder that a configuration key names, looked for as any data, and in the folder ``beside``."""
-    if not path:
-        raise ConfigError(f'{key} = "": expected the path of a file or folder')
-    try:
-        for found in (find_data(path), Path(beside, path)):
-            if found.exists():
-                return found
-    except OSError as error:
-        raise DataError(f"{key} = {quote(path)}: {error.strerror}; expected a path that can be read") from None
-    raise DataError(f"{path}: no such file or folder, neither below $FEDMAVG_DATA nor as it stands; set {key} to one that exists")
-
-
-@contextmanager
-def open_bytes(path):
-    """Open a file, decompressed where it is gzip; what goes wrong in the file while it is read is one DataError."""
-    path = Path(path)
-    try:
-        if not path.is_file():
-            what = "a folder" if path.is_dir() else "not a regular file"
-            raise DataError(f"{path}: {what}, expected a file; give the path of the file itself")
-        with open(path, "rb") as stream:
-            magic = stream.read(2)
-        zipped = magic == b"\x1f\x8b"
-        if not magic:
-            raise DataError(f"{path}: the file is empty, expected data; fetch or write it again")
-        if path.suffix.lower() == ".gz" and not zipped:
-            raise DataError(f"{path}: not gzip, though its name ends in .gz; rename it or compress it")
-        with gzip.open(path) if zipped else open(path, "rb") as stream:
-            yield stream
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: truncated or corrupt gzip ({error}); fetch or write it again") from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}; give a file that can be read") from None
 
 
 def separator(path):
