@@ -7,7 +7,8 @@ the server, take part.
 
 import numpy as np
 
-CLIENTS_AT_ONCE = 1024  # whose values are held at the same time
+CLIENTS_AT_ONCE = 1024  # whose small values are held at the same time
+COPIES_BYTES = 1 << 28  # of W, that the server holds at the same time
 
 
 class Reduce:
@@ -57,21 +58,21 @@ class Reduce:
 
         Returns
         -------
-        ndarray (K x M) or None
-            The weighted sum of the drawn clients here; None on a rank that takes no part.
+        ndarray or None
+            The weighted sum over the drawn clients here, as ``shard.contribution`` gives it; None on a rank that takes no part.
         """
         here, weights = self._drawn_here(draw)
         if here.size:
             return shard.contribution(here, weights, curvature, steps)
-        return np.zeros_like(shard.w) if self.comm.is_server else None
+        return shard.no_contribution() if self.comm.is_server else None
 
-    def average(self, part, draw):
-        """The drawn clients' average, sum_p a_p W_p, from the ranks' contributions.
+    def average(self, part, draw, shard):
+        """The drawn clients' weighted sum from the ranks' contributions.
 
         Returns
         -------
-        ndarray (K x M)
-            On the server and on :meth:`holders`; meaningless elsewhere.
+        ndarray
+            As ``model.next_shared`` takes it, on the server and on :meth:`holders`; meaningless elsewhere.
         """
         if part is not None:
             self.comm.reduce(part, "model_up", self.placement.ranks_of(draw.clients))
@@ -90,7 +91,7 @@ class Reduce:
 class Allreduce(Reduce):
     """As :class:`Reduce`, and the drawn ranks hold the average at once, so that the next broadcast passes them by."""
 
-    def average(self, part, draw):
+    def average(self, part, draw, shard):
         """As in :class:`Reduce`."""
         if part is not None:
             self.comm.allreduce(part, "model_up", self.placement.ranks_of(draw.clients))
@@ -101,8 +102,34 @@ class Allreduce(Reduce):
         return self.placement.ranks_of(draw.clients)
 
 
+class ReduceRows(Reduce):
+    """Each rank adds its own clients' parts and sends only the rows that one of them has changed; the server adds in rank order."""
+
+    def average(self, part, draw, shard):
+        """As in :class:`Reduce`."""
+        ranks = self.placement.ranks_of(draw.clients)
+        one_each = np.isin(np.arange(self.comm.size), ranks).astype(np.int64)
+        changed = np.arange(0) if part is None or self.comm.rank not in ranks else shard.changed_rows(part)
+        counts = self.comm.gather(np.array([changed.size])[: one_each[self.comm.rank]], one_each, "control")
+        rows = np.zeros(self.comm.size, np.int64)
+        if self.comm.is_server:
+            rows[list(ranks)] = counts
+        self.comm.broadcast(rows, "control", ranks)
+        if part is None:
+            return None
+        items = self.comm.gather(changed.astype(np.int32), rows, "model_up")
+        values = self.comm.gather(part[changed], rows, "model_up")
+        if not self.comm.is_server:
+            return None
+        total = shard.no_contribution()
+        ends = np.cumsum(rows)
+        for begin, end in zip(ends - rows, ends, strict=True):
+            total[items[begin:end]] += values[begin:end]
+        return total
+
+
 class Gather(Reduce):
-    """Every client's part is sent, and the server adds them in client order: the same bits on any number of ranks."""
+    """Every client's copy is sent, and the server adds them in client order: the same bits on any number of ranks."""
 
     client_by_client = True
 
@@ -122,18 +149,42 @@ class Gather(Reduce):
         return in_order_sum(latest)
 
     def contribution(self, shard, draw, curvature, steps):
-        """The drawn clients' own copies, ndarray (drawn clients here x K x M). Parameters as in :class:`Reduce`."""
-        here, _ = self._drawn_here(draw)
-        return shard.client_models(here, curvature, steps) if here.size else np.empty((0, *shard.w.shape), shard.w.dtype)
+        """A function of client indices here that gives their own copies. Parameters as in :class:`Reduce`."""
+        return lambda here: shard.client_models(here, curvature, steps)
 
-    def average(self, part, draw):
-        """As in :class:`Reduce`, from the copies themselves."""
-        copies = self.comm.gather(part, self.placement.split(draw.clients), "model_up")
+    def average(self, part, draw, shard):
+        """As in :class:`Reduce`, from the copies themselves, as many at a time as the server can hold."""
+        total = shard.no_contribution() if self.comm.is_server else None
+        at_once = max(1, COPIES_BYTES // max(1, shard.w.nbytes))
+        for start in range(0, draw.clients.size, at_once):
+            clients, weights = draw.clients[start : start + at_once], draw.weights[start : start + at_once]
+            begin, end = np.searchsorted(clients, [self.first_client, self.first_client + self.n_clients])
+            copies = part(clients[begin:end] - self.first_client)
+            copies = self.comm.gather(copies, self.placement.split(clients), "model_up")
+            if self.comm.is_server:
+                shard.add_copies(total, weights, copies)
+        return total
+
+
+class GatherRows(Gather):
+    """As :class:`Gather`, of each client's changed rows only; the same bits."""
+
+    def contribution(self, shard, draw, curvature, steps):
+        """The drawn clients' changed rows: their indices, and the rows, client after client."""
+        here, _ = self._drawn_here(draw)
+        return shard.client_rows(here, curvature, steps)
+
+    def average(self, part, draw, shard):
+        """As in :class:`Reduce`."""
+        items, values = part
+        counts = shard.counts[draw.clients]  # of all clients, known to all ranks
+        ends = np.concatenate([[0], np.cumsum(counts)])[np.searchsorted(draw.clients, self.placement.cut)]
+        items = self.comm.gather(items, np.diff(ends), "model_up")
+        values = self.comm.gather(values, np.diff(ends), "model_up")
         if not self.comm.is_server:
             return None
-        total = np.zeros_like(copies[0])
-        for weight, copy in zip(draw.weights, copies, strict=True):
-            total += total.dtype.type(weight) * copy
+        total = shard.no_contribution()
+        shard.add_rows(total, draw.weights, counts, items, values)
         return total
 
 
@@ -145,4 +196,10 @@ def in_order_sum(values):
     return total
 
 
-METHODS = {"reduce": Reduce, "allreduce": Allreduce, "gather": Gather}
+METHODS = {
+    ("reduce", "dense"): Reduce,
+    ("reduce", "rows"): ReduceRows,
+    ("allreduce", "dense"): Allreduce,
+    ("gather", "dense"): Gather,
+    ("gather", "rows"): GatherRows,
+}

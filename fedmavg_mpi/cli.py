@@ -1,4 +1,4 @@
-"""The command line: ``fedmavg run | summary | report | data | doctor``."""
+"""The command line: ``fedmavg run | summary | report | recommend | predict | data | doctor``."""
 
 import argparse
 import os
@@ -53,10 +53,22 @@ def parser():
     report.add_argument("--out", metavar="FILE", default="report.png", help="a .png, .pdf or .svg file (default: report.png)")
     report.set_defaults(command=_report)
 
+    recommend = commands.add_parser("recommend", help="the items that a user would rate highest")
+    recommend.add_argument("directory", metavar="DIR")
+    recommend.add_argument("--user", required=True, metavar="U", help="the user's own id")
+    recommend.add_argument("-n", type=_count, default=10, help="how many (default: 10)")
+    recommend.set_defaults(command=_recommend)
+
+    predict = commands.add_parser("predict", help="the rating that a user would give to an item")
+    predict.add_argument("directory", metavar="DIR")
+    predict.add_argument("--user", required=True, metavar="U", help="the user's own id")
+    predict.add_argument("--item", required=True, metavar="I", help="the item's own id")
+    predict.set_defaults(command=_predict)
+
     data = commands.add_parser("data", help="client stores").add_subparsers(required=True, metavar="COMMAND")
     prepare = data.add_parser("prepare", help="load data, cut them into clients and write a store")
-    prepare.add_argument("source", metavar="NAME", help="synthetic, expression or matrix")
-    prepare.add_argument("--path", help="file or folder of the data")
+    prepare.add_argument("source", metavar="NAME", help="synthetic, movielens, expression or matrix")
+    prepare.add_argument("--path", help="file or folder of the data (movielens: downloaded without it)")
     prepare.add_argument("--labels", help="label table or vector")
     prepare.add_argument("--config", metavar="CONFIG.toml", help="start from this configuration's [data] and [partition]")
     _add_settings(prepare)
@@ -70,6 +82,12 @@ def parser():
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
     doctor.set_defaults(command=_doctor)
     return top
+
+
+def _count(text):
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number, at least 1")
+    return int(text)
 
 
 def _add_settings(command):
@@ -115,8 +133,8 @@ def _on_all_ranks(work):
         return work(comm)
     except communicator.FailedElsewhereError:
         return 2
-    except FedmavgError:
-        raise  # every rank leaves: errors are shared before they are raised
+    except (FedmavgError, BrokenPipeError):
+        raise  # every rank leaves: errors are shared before they are raised, and the results are printed last
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -145,13 +163,33 @@ def _report(options):
     print(plots.draw_runs(options.directories, options.out))
 
 
+def _recommend(options):
+    from fedmavg_mpi.predictions import Predictor
+
+    for item, title, rating in Predictor(options.directory).recommend(options.user, options.n):
+        print(f"{rating:.2f}  {item}  {title}".rstrip())
+
+
+def _predict(options):
+    from fedmavg_mpi.predictions import Predictor
+
+    print(f"{Predictor(options.directory).predict(options.user, options.item):.4f}")
+
+
 def _data_prepare(options):
     from fedmavg_mpi import runner, store
     from fedmavg_mpi.errors import ConfigError, DataError
 
     given = [f"data.source={options.source}"]
     given += [f"data.{name}='''{value}'''" for name in ("path", "labels") if (value := getattr(options, name)) is not None]
-    settings = runner.check(config.read(options.config, [*given, *options.set]))
+    if options.source == "movielens":
+        given += ["model.kind=ratings", "partition.scheme=by_user"]
+    settings = config.read(options.config, [*given, *options.set])
+    if options.source == "movielens" and not settings.data.path:
+        from fedmavg_mpi.datasets import movielens
+
+        settings = config.replace(settings, "data", path=str(movielens.fetch(Path(options.out).parent)))
+    settings = runner.check(settings)
     if settings.data.source == "store":
         raise ConfigError("data.source = 'store' is a store already; give a source to prepare one from")
     if Path(options.out).exists() and not options.force:

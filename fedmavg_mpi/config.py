@@ -21,7 +21,9 @@ def _key(default, doc, *, choices=None, minimum=None, above=None, below=None, ma
 class DataConfig:
     """Where the samples come from."""
 
-    source: str = _key("synthetic", "where the samples come from", choices=("synthetic", "expression", "matrix", "store"))
+    source: str = _key(
+        "synthetic", "where the samples come from", choices=("synthetic", "movielens", "expression", "matrix", "store")
+    )
     path: str = _key("", "file or folder of the data; a relative one is looked for below $FEDMAVG_DATA first")
     labels: str = _key("", "label table or vector beside the data; empty: found in the data's folder, or none")
     samples_in: str = _key("rows", "matrix: whether rows or columns of the file are samples", choices=("rows", "columns"))
@@ -35,6 +37,11 @@ class DataConfig:
     n_clusters: int = _key(20, "synthetic: number of clusters", minimum=1)
     snr_db: float = _key(-3.0, "synthetic: signal to noise ratio in decibels", minimum=-100.0, maximum=100.0)
     outlier_fraction: float = _key(0.03, "synthetic: share of samples replaced by outliers", minimum=0.0, below=1.0)
+    test_fraction: float = _key(
+        0.2, "ratings: share of each user's ratings held out to test, drawn per seed", above=0.0, below=1.0
+    )
+    rating_minimum: float = _key(0.0, "ratings: the stated range's low end; both ends 0: as seen in the data")
+    rating_maximum: float = _key(0.0, "ratings: the stated range's high end")
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,11 @@ class PartitionConfig:
 
     scheme: str = _key(
         "clustered",
-        "iid: equal parts at random (Case 1); clustered: k-means groups (Case 2); label_skew: Dirichlet over labels",
-        choices=("iid", "clustered", "label_skew"),
+        "iid: equal parts at random (Case 1); clustered: k-means groups (Case 2); label_skew: Dirichlet over labels; "
+        "by_user: a client a user (ratings)",
+        choices=("iid", "clustered", "label_skew", "by_user"),
     )
-    n_clients: int = _key(100, "P", minimum=1)
+    n_clients: int = _key(100, "P (by_user: the number of users, whatever stands here)", minimum=1)
     alpha: float = _key(0.5, "label_skew: concentration of the Dirichlet distribution; smaller is more uneven", above=0.0)
 
 
@@ -54,17 +62,28 @@ class PartitionConfig:
 class ModelConfig:
     """What is factorized, and how it is regularized."""
 
-    kind: str = _key("clustering", "clustering: orthogonal non-negative factorization", choices=("clustering",))
+    kind: str = _key(
+        "clustering",
+        "clustering: orthogonal non-negative factorization; ratings: factorization over the observed ratings",
+        choices=("clustering", "ratings"),
+    )
     n_components: int = _key(20, "K", minimum=1)
-    rho: float = _key(1e-8, "orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
-    nu: float = _key(1e-10, "ridge on H, in units of |X|^2 / N", minimum=0.0)
+    rho: float = _key(1e-8, "clustering: orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
+    nu: float = _key(1e-10, "clustering: ridge on H, in units of |X|^2 / N", minimum=0.0)
+    regularization: float = _key(0.1, "ratings: ridge lambda on the factors", minimum=0.0)
+    bias_regularization: float = _key(1.0, "ratings: ridge on the biases", minimum=0.0)
+    biases: bool = _key(False, "ratings: a bias for each item (shared) and each user (private) on top of the mean rating")
 
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
     """How a round goes."""
 
-    name: str = _key("fedmavg", "the algorithm", choices=("fedmavg",))
+    name: str = _key(
+        "fedmavg",
+        "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W (what a name fixes wins over other keys)",
+        choices=("fedmavg", "fedavg", "gradient_sharing"),
+    )
     q1: int = _key(10, "local steps on H_p in a round", minimum=0)
     q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
     q2_schedule: str = _key(
@@ -79,7 +98,13 @@ class AlgorithmConfig:
     step_size_w: str = _key(
         "global", "global: from H H' of all clients (paper); local: from the client's own", choices=("global", "local")
     )
-    penalty_continuation: bool = _key(False, "raise rho in stages until the clusters are settled")
+    penalty_continuation: bool = _key(False, "clustering: raise rho in stages until the clusters are settled")
+    upload: str = _key(
+        "dense",
+        "dense: a client sends its whole copy of W (paper); rows (ratings): only the rows that it rated, the same result, "
+        "and it shows the server which items were rated",
+        choices=("dense", "rows"),
+    )
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,11 @@ class AggregationConfig:
         "reduce: sums of ranks to the server; allreduce: the drawn ranks get the average too; "
         "gather: each copy is sent and summed in client order, the same bits on any number of ranks",
         choices=("reduce", "allreduce", "gather"),
+    )
+    weighting: str = _key(
+        "clients",
+        "clients: every row of W is averaged over all draws (paper); rows (ratings): over the draws that rated it",
+        choices=("clients", "rows"),
     )
 
 

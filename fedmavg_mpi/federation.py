@@ -32,10 +32,10 @@ class Federation:
     def __init__(self, comm, settings, store):
         self.comm, self.settings = comm, settings
         self.n_samples, self.n_features = store.n_samples, store.n_features
-        self.placement = Placement(store.sizes, comm.size)
+        self.placement = Placement(store.sizes, comm.size, store.costs)
         with comm.together():
             self.of_row = store.of_row() if comm.is_server else None
-        average = METHODS[settings.aggregation.method](comm, self.placement)
+        average = METHODS[settings.aggregation.method, settings.algorithm.upload](comm, self.placement)
         self.application = APPLICATIONS[settings.model.kind](comm, settings, store, self.placement, average)
         self.clock = Clock()
         algorithm = settings.algorithm
@@ -60,11 +60,9 @@ class Federation:
         """Bring the server's decision to all ranks; False where the run ends."""
         message = np.zeros(3)
         if self.comm.is_server:
-            local_curvature = self.application.model.local_curvature(self.algorithm.w, decision.rho)
+            local_curvature = self.application.local_curvature(self.algorithm.w, decision.rho)
             message[:] = decision.stop_reason is None, decision.rho, local_curvature
         self.comm.broadcast(message, "control", self.comm.everyone)
         goes_on, rho, local_curvature = message.tolist()
-        if rho != self.algorithm.rho:
-            self.application.start_stage()
-        self.algorithm.settle(rho, local_curvature)
+        self.application.take_step(rho, local_curvature)
         return bool(goes_on)

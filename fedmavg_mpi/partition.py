@@ -21,7 +21,7 @@ def partition(dataset, config, seed):
     Returns
     -------
     ndarray of int64 (N,)
-        Client ids in ``0 .. P - 1``; every client has a sample.
+        Client of each sample, in ``0 .. P - 1``; every client has a sample. By user, each sample is one.
 
     Raises
     ------
@@ -31,6 +31,8 @@ def partition(dataset, config, seed):
         ``label_skew`` without labels.
     """
     n_samples = dataset.samples.shape[0]
+    if config.scheme == "by_user":
+        return np.arange(n_samples)
     if config.n_clients > n_samples:
         raise DataError(
             f"{n_samples} samples for {config.n_clients} clients, expected at least one sample a client; lower partition.n_clients"

@@ -36,6 +36,8 @@ class Placement:
         Samples of each client.
     n_ranks : int
         With more than one, rank 0 is the server and owns no client.
+    costs : ndarray (P,), optional
+        What each client's round costs, if that is not its number of samples.
 
     Attributes
     ----------
@@ -44,10 +46,11 @@ class Placement:
         Rank r owns clients ``cut[r]:cut[r + 1]``.
     """
 
-    def __init__(self, sizes, n_ranks):
+    def __init__(self, sizes, n_ranks, costs=None):
         self.sizes = sizes
+        costs = sizes if costs is None else costs
         first = [0] if n_ranks > 1 else []
-        self.cut = np.concatenate([first, balanced_cut(sizes, max(1, n_ranks - 1))]).astype(np.int64)
+        self.cut = np.concatenate([first, balanced_cut(costs, max(1, n_ranks - 1))]).astype(np.int64)
 
     def clients_of(self, rank):
         """The run of clients of a rank, as a range."""

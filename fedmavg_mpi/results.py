@@ -23,6 +23,15 @@ FORMAT = "fedmavg_mpi run"
 VERSION = 1
 RUN_FILE = "run.h5"
 CONFIG_FILE = "config.toml"
+MEASURES = {
+    "accuracy": "accuracy",
+    "nmi": "NMI",
+    "ari": "ARI",
+    "rmse_train": "RMSE (training)",
+    "mae_train": "MAE (training)",
+    "rmse_test": "RMSE (held out)",
+    "mae_test": "MAE (held out)",
+}
 
 
 class OutputDirectory:
@@ -147,7 +156,7 @@ def summarize(directory):
     return {
         "rounds": int(attributes["rounds"]),
         "stop_reason": attributes["stop_reason"],
-        **{name: number(name) for name in ("objective", "accuracy", "nmi", "ari", "rmse_test", "rmse_train")},
+        **{name: number(name) for name in ("objective", *MEASURES)},
         **{name: int(data[f"rounds/{name}"].sum()) for name in protocol},
         **{f"setup_{name}": int(attributes[f"setup_{name}"]) for name in protocol},
         "mpi_sent_bytes": by_rank(sent),
@@ -181,7 +190,7 @@ def table(summary):
         return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.2f} {unit}"
 
     rows = [("rounds", f"{summary['rounds']} ({summary['stop_reason']})")]
-    names = {"objective": "objective (relative)", "accuracy": "accuracy", "nmi": "NMI", "ari": "ARI"}
+    names = {"objective": "objective (relative)", **MEASURES}
     rows += [
         (title, f"{summary[name]:.6g}" if name == "objective" else f"{summary[name]:.4f}")
         for name, title in names.items()

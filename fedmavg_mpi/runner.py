@@ -11,6 +11,7 @@ from tqdm import tqdm
 from fedmavg_mpi import config, datasets, outcome, results
 from fedmavg_mpi import partition as partitions
 from fedmavg_mpi import store as stores
+from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.errors import ConfigError
 from fedmavg_mpi.federation import Federation
 from fedmavg_mpi.history import History
@@ -56,24 +57,55 @@ def run(comm, read_config, out, force=False):
 
 
 def check(settings):
-    """The configuration, if its sections fit each other.
+    """The configuration with what the algorithm fixes, if its sections fit each other.
 
     Raises
     ------
     ConfigError
     """
-    if settings.algorithm.penalty_continuation:
-        if settings.model.rho == 0:
-            raise ConfigError("model.rho = 0 with algorithm.penalty_continuation, expected above 0: the penalty grows from there")
-        if settings.run.evaluate_every == 0:
-            raise ConfigError(
-                "run.evaluate_every = 0 with algorithm.penalty_continuation, expected at least 1: stages follow the objective"
-            )
-    if settings.data.source != "synthetic" and not settings.data.path:
-        raise ConfigError(
-            f"data.path is empty, expected the path of the {settings.data.source} data; set it with --set data.path=..."
-        )
-    return settings
+    data, model, algorithm = settings.data, settings.model, settings.algorithm
+    ratings = model.kind == "ratings"
+    misfits = {
+        "model.rho = 0 with algorithm.penalty_continuation, expected above 0: the penalty grows from there": (
+            algorithm.penalty_continuation and model.rho == 0
+        ),
+        "run.evaluate_every = 0 with algorithm.penalty_continuation, expected at least 1: stages follow the objective": (
+            algorithm.penalty_continuation and settings.run.evaluate_every == 0
+        ),
+        "algorithm.penalty_continuation is for model.kind = 'clustering'; leave it out": algorithm.penalty_continuation
+        and ratings,
+        f"data.path is empty, expected the path of the {data.source} data; set it with --set data.path=...": (
+            data.source != "synthetic" and not data.path
+        ),
+        f"data.source = {data.source!r} with model.kind = 'ratings', expected 'movielens' or a store of ratings": (
+            ratings and data.source not in ("movielens", "store")
+        ),
+        "data.source = 'movielens' with model.kind = 'clustering', expected model.kind = 'ratings'": (
+            data.source == "movielens" and not ratings
+        ),
+        f"partition.scheme = {settings.partition.scheme!r} with model.kind = 'ratings', expected 'by_user': each user is a client": (
+            ratings and settings.partition.scheme != "by_user"
+        ),
+        "partition.scheme = 'by_user' is for ratings; choose iid, clustered or label_skew": (
+            settings.partition.scheme == "by_user" and not ratings
+        ),
+        "algorithm.upload = 'rows' is for model.kind = 'ratings', expected 'dense': each copy of W changes everywhere": (
+            algorithm.upload == "rows" and not ratings
+        ),
+        "aggregation.weighting = 'rows' is for model.kind = 'ratings', expected 'clients'": (
+            settings.aggregation.weighting == "rows" and not ratings
+        ),
+        "algorithm.upload = 'rows' with aggregation.method = 'allreduce', expected 'reduce' or 'gather'": (
+            algorithm.upload == "rows" and settings.aggregation.method == "allreduce"
+        ),
+        f"data.rating_minimum = {data.rating_minimum} and data.rating_maximum = {data.rating_maximum}, expected the first to be lower": (
+            data.rating_minimum > data.rating_maximum
+        ),
+    }
+    for words, broken in misfits.items():
+        if broken:
+            raise ConfigError(words)
+    return config.replace(settings, "algorithm", **ALGORITHMS[algorithm.name].fixed)
 
 
 def prepare(settings, path):
@@ -91,7 +123,7 @@ def prepare(settings, path):
         path,
         dataset,
         client_of_sample,
-        f"{cut.scheme}, P = {cut.n_clients}" + (f", alpha = {cut.alpha:g}" if cut.scheme == "label_skew" else ""),
+        f"{cut.scheme}, P = {client_of_sample.max() + 1}" + (f", alpha = {cut.alpha:g}" if cut.scheme == "label_skew" else ""),
     )
 
 

@@ -2,7 +2,8 @@
 
 Layout (format version 1): attributes ``format``, ``version``, ``n_features``, ``partition`` (text); ``/clients/offsets`` (P + 1),
 ``/clients/of_row`` (the data set's sample index of each row); ``/samples`` (N x M), or for sparse data ``/csr/data``, ``/csr/indices``,
-``/csr/indptr``; where known ``/labels`` (N, by row), ``/label_names``, ``/sample_names`` (by row), ``/feature_names``.
+``/csr/indptr``; where known ``/labels`` (N, by row), ``/label_names``, ``/sample_names`` (by row), ``/feature_names``. A store of ratings
+is sparse (users x items, a stored 0 being a rating), has the attributes ``rating_minimum`` and ``rating_maximum``, and ``/titles`` of items.
 """
 
 import os
@@ -57,6 +58,10 @@ def write(path, dataset, client_of_sample, partition):
         if dataset.labels is not None:
             file["labels"] = dataset.labels[order].astype(np.int32)
             file["label_names"] = np.array([str(name).encode() for name in dataset.label_names])
+        if dataset.rating_range is not None:
+            file.attrs["rating_minimum"], file.attrs["rating_maximum"] = dataset.rating_range
+        if dataset.titles:
+            file["titles"] = np.array([title.encode() for title in dataset.titles])
         if dataset.sample_names:
             file["sample_names"] = np.array([dataset.sample_names[i].encode() for i in order])
         if dataset.feature_names:
@@ -106,6 +111,8 @@ class ClientStore:
     n_samples, n_features : int
     label_names : list of str or None
     partition : str
+    rating_range : tuple of float or None
+        Lowest and highest rating; None where the samples aren't ratings.
 
     Raises
     ------
@@ -123,12 +130,29 @@ class ClientStore:
             self.partition = file.attrs["partition"]
             self.dtype = (file["csr/data"] if self.sparse else file["samples"]).dtype
             self.n_values = file["csr/data"].shape[0] if self.sparse else self.n_samples * self.n_features
+            range_known = "rating_minimum" in file.attrs
+            self.rating_range = (
+                (float(file.attrs["rating_minimum"]), float(file.attrs["rating_maximum"])) if range_known else None
+            )
             self.label_names = [name.decode() for name in file["label_names"][:]] if "labels" in file else None
 
     @property
     def sizes(self):
         """Samples of each client: ndarray of int64 (P,)."""
         return np.diff(self.offsets)
+
+    @property
+    def costs(self):
+        """What a round costs at each client: values for sparse samples, else samples. ndarray of int64 (P,)."""
+        if not self.sparse:
+            return self.sizes
+        with self._open() as file:
+            return np.diff(file["csr/indptr"][:][self.offsets]) + self.sizes
+
+    def names(self, kind):
+        """Names by row (``sample_names``) or by column (``feature_names``, ``titles``): list of str, or None."""
+        with self._open() as file:
+            return [name.decode() for name in file[kind][:]] if kind in file else None
 
     def slab(self, clients, dtype):
         """The samples of a run of clients, and no others.

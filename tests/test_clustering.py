@@ -51,7 +51,8 @@ def test_local_factors_are_updated_as_by_the_oracle(case):
     model, shard, x, w, h = build(*case)
     rho, nu, n_samples = naive.penalties(x, RHO, NU)
     updating = shard.all_clients[::2]
-    shard.update_local_factors(updating, model.local_curvature(shard.w, RHO), RHO, 4)
+    shard.take_step(RHO, model.local_curvature(shard.w, RHO))
+    shard.update_local_factors(updating, 4)
     for p, (begin, end) in enumerate(zip(shard.offsets[:-1], shard.offsets[1:], strict=True)):
         expected = naive.update_h(x[p], w, h[p], rho, nu, n_samples, 4) if p in updating else h[p]
         close(shard.h[:, begin:end], expected, dtype)
@@ -138,6 +139,7 @@ def test_blocks_follow_runs_of_adjacent_clients():
 
 def test_a_client_without_samples_is_harmless():
     model, shard, *_ = build([4, 0, 3], 2)
-    shard.update_local_factors(shard.all_clients, model.local_curvature(shard.w, RHO), RHO, 2)
+    shard.take_step(RHO, model.local_curvature(shard.w, RHO))
+    shard.update_local_factors(shard.all_clients, 2)
     terms, part = shard.objective_terms(), shard.contribution(shard.all_clients, np.array([0.6, 0.0, 0.4]), None, 3)
     assert np.isfinite(terms).all() and (terms[1] == 0).all() and np.isfinite(part).all()

@@ -1,5 +1,7 @@
 """The algorithms: one file each, with one readable ``run_round``."""
 
+from fedmavg_mpi.algorithms.fedavg import FedAvg
 from fedmavg_mpi.algorithms.fedmavg import FedMAvg
+from fedmavg_mpi.algorithms.gradient_sharing import GradientSharing
 
-ALGORITHMS = {"fedmavg": FedMAvg}
+ALGORITHMS = {"fedmavg": FedMAvg, "fedavg": FedAvg, "gradient_sharing": GradientSharing}

@@ -22,18 +22,18 @@ class FedMAvg:
     model : the server's half of the model, the same on every rank
     shard : this rank's clients
     clock : Clock
-    w : ndarray (K x M)
+    w : ndarray
         The first W at the server; of the same shape elsewhere.
 
     Attributes
     ----------
-    rho : float
-        The penalty, and
-    local_curvature : float
-        N_p times the local step's t, both decided by the server between rounds (:meth:`settle`).
+    fixed : dict
+        Keys of the ``[algorithm]`` section that an algorithm fixes; FedMAvg itself none.
     setup_ledger : ProtocolLedger
         What the protocol moved before the first round.
     """
+
+    fixed = {}
 
     def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
         self.config = config
@@ -46,7 +46,6 @@ class FedMAvg:
         self.clock = clock
         self.w = w
         self.holders = set()  # ranks beside the server that hold the present W
-        self.rho = self.local_curvature = None
         self.setup_ledger = ProtocolLedger()
         shard.receive(w)
         if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
@@ -71,13 +70,13 @@ class FedMAvg:
         with self.clock("broadcast"):  # to whom an evaluation or an allreduce has not brought it already
             self.share_model(draw.updating, "model_down")
         with self.clock("local factor"):
-            self.shard.update_local_factors(here, self.local_curvature, self.rho, self.config.q1)
+            self.shard.update_local_factors(here, self.config.q1)
         with self.clock("step size"):
             curvature = self.exchange_step_size(draw)
         with self.clock("shared factor"):
             part = self.aggregation.contribution(self.shard, draw, curvature, steps)
         with self.clock("average"):
-            average = self.aggregation.average(part, draw)
+            average = self.aggregation.average(part, draw, self.shard)
             self.hold_model(average, self.aggregation.holders(draw))
         return draw, steps, self.record(draw)
 
@@ -99,22 +98,18 @@ class FedMAvg:
         return float(curvature[0])
 
     def hold_model(self, average, holders):
-        """Project the average; from now on it is W at the server and at ``holders``."""
+        """Make the average W, at the server and at ``holders``."""
         self.holders = set(holders)
         if self.comm.is_server or self.comm.rank in self.holders:
-            self.w = self.model.project(average)
+            self.w = self.model.next_shared(self.w, average)
             self.shard.receive(self.w)
-
-    def settle(self, rho, local_curvature):
-        """Take the server's penalty and local step for the rounds to come."""
-        self.rho, self.local_curvature = rho, local_curvature
 
     def record(self, draw):
         """What the protocol moved in this round (closed form, whatever the number of ranks)."""
         ledger = ProtocolLedger()
         itemsize = self.w.itemsize
         ledger.downlink(draw.updating.size * self.w.size, itemsize)
-        ledger.uplink(draw.clients.size * self.w.size, itemsize)
+        self.model.count_upload(ledger, draw.clients, itemsize)
         if self.config.step_size_w == "global":
             ledger.uplink(draw.updating.size * self.model.n_gram_values, 8)
             ledger.downlink(draw.clients.size, 8)

@@ -47,6 +47,10 @@ class Clustering:
         clients = placement.clients_of(comm.rank)
         offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         with comm.together():
+            if store.rating_range is not None:
+                raise DataError(
+                    f"{store.path}: holds ratings, expected samples; set model.kind = 'ratings', or make another store"
+                )
             if store.n_samples < settings.model.n_components:
                 raise DataError(
                     f"{store.n_samples} samples for {settings.model.n_components} components, expected at least as many; "
@@ -95,9 +99,15 @@ class Clustering:
         accuracy = np.nan if self.table is None else metrics.accuracy(self.table)
         return Evaluation(lambda rho: self.model.objective(sums, rho), int(sums[3]), {"accuracy": accuracy})
 
-    def start_stage(self):
-        """The penalty has been raised: count changes of clusters from here."""
-        self.stage_clusters = self.shard.assignments()
+    def local_curvature(self, w, rho):
+        """The local step of the rounds to come, at the server."""
+        return self.model.local_curvature(w, rho)
+
+    def take_step(self, rho, curvature):
+        """Take the server's penalty and local step; where the penalty has been raised, count changes of clusters from here."""
+        if rho != self.shard.rho:
+            self.stage_clusters = self.shard.assignments()
+        self.shard.take_step(rho, curvature)
 
     def outcome(self, rows, of_row):
         """What the run file keeps beside the factors.

@@ -22,6 +22,11 @@ class Dataset:
         Class of each sample, an index into ``label_names``.
     label_names : list of str or None
         Names of the classes.
+    rating_range : tuple of float or None
+        Lowest and highest rating, where the samples are users and the features the items that they rated: then a stored 0 is a rating,
+        what isn't stored is unknown, and ratings may be negative.
+    titles : list of str or None
+        Titles of the items, where known.
     """
 
     samples: np.ndarray | sparse.csr_array
@@ -29,6 +34,8 @@ class Dataset:
     feature_names: list | None = None
     labels: np.ndarray | None = None
     label_names: list | None = None
+    rating_range: tuple | None = None
+    titles: list | None = None
 
     def sample_name(self, index):
         """How messages call a sample."""
@@ -39,10 +46,12 @@ class Dataset:
         return repr(self.feature_names[index]) if self.feature_names else str(index + 1)
 
     def check(self, origin):
-        """Raise DataError where a value is not a finite non-negative number, or nothing is there."""
+        """Raise DataError where nothing is there, or a sample's value is not a finite non-negative number."""
         n_samples, n_features = self.samples.shape
         if n_samples == 0 or n_features == 0:
             raise DataError(f"{origin}: {n_samples} samples of {n_features} features, expected at least one of each")
+        if self.rating_range is not None:  # checked where they are read, and free to be negative
+            return
         values = self.samples.data if sparse.issparse(self.samples) else self.samples
         with np.errstate(over="ignore", invalid="ignore"):
             total = values.sum()

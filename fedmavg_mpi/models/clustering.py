@@ -80,9 +80,13 @@ class ClusteringModel:
         """The shared step's d = 5 lambda_max(2 HH' / N) (paper) from HH' (K x K)."""
         return 5 * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
 
-    def project(self, w):
-        """Onto 0 <= W <= max(X), in place."""
-        return np.clip(w, 0, self.totals.maximum, out=w)
+    def next_shared(self, w, average):
+        """The next W from the average of the copies: its projection onto 0 <= W <= max(X), in place."""
+        return np.clip(average, 0, self.totals.maximum, out=average)
+
+    def count_upload(self, ledger, clients, itemsize):
+        """Enter in the protocol ledger what these clients send: a copy of W each."""
+        ledger.uplink(len(clients) * self.n_components * self.totals.n_features, itemsize)
 
     def objective(self, sums, rho):
         """Relative objective N F / |X|^2.
@@ -141,7 +145,11 @@ class ClusteringShard:
         self.norms2 = client_totals(samples, offsets)[:, 0]
         self.b = np.empty_like(self.h)  # W'X, of the clients that are marked below
         self.has_product = np.zeros(self.sizes.size, bool)
-        self.w = self.w_gram = None
+        self.w = self.w_gram = self.rho = self.curvature = None
+
+    def take_step(self, rho, curvature):
+        """Take the server's penalty, and N_p times the local step's t, for the rounds to come."""
+        self.rho, self.curvature = rho, curvature
 
     def receive(self, w):
         """Take a new W (K x M); the products with the old one are void."""
@@ -162,12 +170,13 @@ class ClusteringShard:
                 np.matmul(w_columns.T, self.samples[begin:end].T, out=self.b[:, begin:end])
         self.has_product[clients] = True
 
-    def update_local_factors(self, clients, curvature, rho, steps):
+    def update_local_factors(self, clients, steps):
         """Q1 projected-gradient steps on H_p at fixed W (paper, local step) for these clients.
 
-        H <- max(0, H - (A H - 2 W'X) / t), with A the Hessian and t its ``curvature``, both times N_p.
+        H <- max(0, H - (A H - 2 W'X) / t), with A the Hessian and t its curvature, both times N_p.
         """
         self.form_products(clients)
+        rho, curvature = self.rho, self.curvature
         if steps == 0 or curvature <= 0:
             return
         step_matrix = np.eye(self.model.n_components) - self.model.local_hessian(self.w_gram, rho) / curvature
@@ -208,6 +217,10 @@ class ClusteringShard:
             out += self._combine(z[:, begin:end], begin, end)
         return out
 
+    def no_contribution(self):
+        """What a rank without drawn clients would give: zeros of the shape of :meth:`contribution`."""
+        return np.zeros_like(self.w)
+
     def client_models(self, clients, curvature, steps):
         """Each client's own W_p = W A_p^q + B_p S_p after its steps: ndarray (clients x K x M). Parameters as above."""
         powers, sums = self._shared_steps(clients, curvature, steps)
@@ -217,6 +230,11 @@ class ClusteringShard:
             np.matmul(powers[i].astype(self.dtype), self.w, out=out[i])
             out[i] += self._combine(sums[i].astype(self.dtype) @ self.h[:, begin:end], begin, end)
         return out
+
+    def add_copies(self, total, weights, copies):
+        """Add weighted copies W_p (clients x K x M) to ``total``, one after the other."""
+        for weight, copy in zip(weights, copies, strict=True):
+            total += total.dtype.type(weight) * copy
 
     def objective_terms(self):
         """What the objective sums over samples, by client: ndarray of float64 (clients here x 3).

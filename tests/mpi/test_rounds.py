@@ -186,3 +186,36 @@ def test_penalty_continuation_raises_rho_and_stops_when_clusters_settle(comm, sm
         assert rhos[0] == 1e-6
         steps = rhos[1:] / rhos[:-1]
         assert ((steps == 1) | np.isclose(steps, 1.5)).all() and (steps > 1).sum() >= 1
+
+
+def test_gradient_sharing_is_a_projected_gradient_step(comm, small_store):
+    """W <- Pi(W - sum_p w_p grad_W F_p / d), written out."""
+    chosen = runner.check(
+        configured("reduce", 3, "pcp", "local", "diminishing", "algorithm.name=gradient_sharing", "data.path=x")
+    )
+    assert (chosen.algorithm.clients_per_round, chosen.algorithm.q2, chosen.algorithm.step_size_w) == (0, 1, "global")
+    federation = runner.Federation(comm, chosen, small_store)
+    start = whole_factors(federation)
+    history = runner.rounds(federation)
+    end = whole_factors(federation)
+    if comm.is_server:
+        x, (w, h) = pooled(small_store), start
+        rho, nu, n_samples = naive.penalties(x, chosen.model.rho, chosen.model.nu)
+        for _ in range(ROUNDS):
+            h = [naive.update_h(x_p, w, h_p, rho, nu, n_samples, 3) for x_p, h_p in zip(x, h)]
+            gradient = sum(x_p.shape[1] / n_samples * 2 * (w @ h_p - x_p) @ h_p.T / x_p.shape[1] for x_p, h_p in zip(x, h))
+            w = np.clip(w - gradient / naive.step_size_w(h, True)[0], 0, max(x_p.max() for x_p in x))
+        np.testing.assert_allclose(end[0], w, rtol=1e-10, atol=1e-12)
+        assert history.per_round["uplink_values"] == [7 * (13 * 4 + 16)] * ROUNDS
+
+
+def test_fedavg_is_pcp_with_constant_steps(comm, small_store):
+    plain = configured("reduce", 3, "pcp", "global", "constant")
+    named = runner.check(configured("reduce", 3, "pcc", "global", "diminishing", "algorithm.name=fedavg", "data.path=x"))
+    ends = []
+    for chosen in (plain, named):
+        federation = runner.Federation(comm, chosen, small_store)
+        runner.rounds(federation)
+        ends.append(whole_factors(federation)[0])
+    if comm.is_server:
+        np.testing.assert_array_equal(*ends)

@@ -1,0 +1,148 @@
+"""Item recommendation in a run: this rank's users, errors on training and held-out ratings, and what predictions will need."""
+
+import numpy as np
+
+from fedmavg_mpi import aggregation
+from fedmavg_mpi.applications.evaluation import Evaluation
+from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.models.rating_blocks import RatingTotals, client_totals, split
+from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
+from fedmavg_mpi.schedule import StopRule
+
+
+class Recommendation:
+    """One rank's part of a recommendation run. All ranks make the same calls.
+
+    Parameters
+    ----------
+    comm : Communicator
+    settings : Config
+    store : ClientStore
+        Of ratings, a client a user.
+    placement : Placement
+    average : one of ``aggregation.METHODS``
+
+    Attributes
+    ----------
+    model : RatingsModel
+    shard : RatingsShard
+    measures : tuple of str
+        What an evaluation measures.
+    setup_values : int
+        Values that each client sends once, before the first round.
+
+    Raises
+    ------
+    DataError
+        A store without ratings, or one that can't be read.
+    """
+
+    measures = ("rmse_train", "mae_train", "rmse_test", "mae_test")
+    setup_values = 6
+
+    def __init__(self, comm, settings, store, placement, average):
+        self.comm, self.placement, self.average = comm, placement, average
+        self.settings, self.store = settings, store
+        clients = placement.clients_of(comm.rank)
+        with comm.together():
+            if store.rating_range is None:
+                raise DataError(f"{store.path}: holds samples, expected ratings; make it with fedmavg data prepare movielens")
+            self.ratings = store.slab(clients, np.dtype(settings.run.dtype))
+        train, test = split(self.ratings, clients.start, settings.run.seed, settings.data.test_fraction)
+        totals, counts = self._exchange_totals(client_totals(train))
+        self.model = RatingsModel(
+            settings.model.n_components,
+            settings.model.regularization,
+            settings.model.bias_regularization,
+            settings.model.biases,
+            totals,
+            settings.aggregation.weighting,
+            settings.algorithm.upload,
+            counts,
+        )
+        known_items = np.bincount(train.indices, minlength=store.n_features)
+        comm.reduce(known_items, "evaluation", comm.everyone)
+        comm.broadcast(known_items, "evaluation", comm.everyone)
+        self.known_items = known_items > 0
+        self.shard = RatingsShard(train, test, clients.start, self.model, settings.run.seed, self.known_items)
+
+    def _exchange_totals(self, by_client):
+        """What all need to know of the pooled training ratings: six scalars a client up; their sums, and each client's count, down."""
+        rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
+        totals, counts = np.empty(4), np.empty(self.placement.sizes.size, np.int64)
+        if self.comm.is_server:
+            totals[:] = aggregation.in_order_sum(rows[:, :4])
+            counts[:] = rows[:, 0]
+        self.comm.broadcast(totals, "control", self.comm.everyone)
+        self.comm.broadcast(counts, "control", self.comm.everyone)
+        n_ratings, *sums = totals.tolist()
+        return RatingTotals(self.store.n_samples, self.store.n_features, int(n_ratings), *sums, *self.store.rating_range), counts
+
+    def stop_rule(self):
+        """How the server decides between rounds."""
+        return StopRule(self.settings.stop)
+
+    def local_curvature(self, w, rho):
+        """None for all: each user's step follows from the items that it has rated."""
+        return 0.0
+
+    def take_step(self, rho, curvature):
+        """Nothing to take: see :meth:`local_curvature`."""
+
+    def evaluate(self):
+        """Look at the present factors, which every rank holds.
+
+        Returns
+        -------
+        Evaluation or None
+            At the server; None elsewhere.
+        """
+        terms = np.hstack([self.shard.objective_terms(), self.shard.error_sums()])
+        everyone = np.arange(self.placement.sizes.size)
+        sums = self.average.sum_over_clients(lambda clients: terms[clients], everyone, "evaluation")
+        if not self.comm.is_server:
+            return None
+        measured = {}
+        for part, (count, squared, absolute) in {"train": sums[5:8], "test": sums[8:11]}.items():
+            measured[f"rmse_{part}"] = np.sqrt(squared / count) if count else np.nan
+            measured[f"mae_{part}"] = absolute / count if count else np.nan
+        objective = self.model.objective(sums[:5])
+        return Evaluation(lambda rho: objective, 0, measured)
+
+    def outcome(self, rows, of_row):
+        """What the run file keeps beside the factors: the users' and items' own ids, and, where H is kept, what each user has rated.
+
+        Parameters
+        ----------
+        rows : ndarray of int (ranks,)
+            Users of every rank.
+        of_row : ndarray of int64 (N,) or None
+            The data set's index of each user in client order, at the server.
+
+        Returns
+        -------
+        attributes, datasets : dict
+        """
+        rated = {}
+        if self.settings.run.save_local_factors:
+            counts = self.comm.gather(np.diff(self.ratings.indptr).astype(np.int64), rows, "control")
+            values = np.zeros(self.comm.size, np.int64)
+            if self.comm.is_server:
+                values[:] = np.diff(np.r_[0, np.cumsum(counts)][np.r_[0, np.cumsum(rows)]])
+            self.comm.broadcast(values, "control", self.comm.everyone)
+            items = self.comm.gather(self.ratings.indices.astype(np.int32), values, "control")
+            if self.comm.is_server:
+                rated = {"users/rated_offsets": np.r_[0, np.cumsum(counts)], "users/rated_items": items}
+        if not self.comm.is_server:
+            return {}, {}
+        attributes = {"mean_rating": self.model.totals.mean, "biases": self.model.form.biased}
+        attributes["rating_minimum"], attributes["rating_maximum"] = self.store.rating_range
+        named = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}
+        names = {path: self.store.names(kind) for path, kind in named.items()}
+        encoded = {path: np.array([name.encode() for name in found]) for path, found in names.items() if found}
+        return attributes, {
+            **encoded,
+            **rated,
+            "users/known": self.model.counts > 0,
+            "items/known": self.known_items,
+        }

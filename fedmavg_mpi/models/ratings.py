@@ -1,0 +1,337 @@
+"""Item recommendation: factorization over the observed ratings (paper, Section on item recommendation; biases: Koren et al. 2009).
+
+F_p = sum_{i in O_p} (x_ip - w_i'h_p)^2 + ridge/2 (|h_p|^2 + sum_{i in O_p} |w_i|^2), every user p being one client. With biases
+the prediction is mean + b_i + c_p + w_i'h_p and F_p has ridge_bias/2 (c_p^2 + sum_{i in O_p} b_i^2) besides; c_p stays with its user as
+h_p does. The ridge on W runs over the rated rows only, so a client changes no other row.
+
+W is kept with a row an item, and H with a row a user; with biases b and c are their last columns: L = K + 1 columns, else L = K.
+"""
+
+import numpy as np
+
+from fedmavg_mpi import rng
+from fedmavg_mpi.kernels import rating_sums
+from fedmavg_mpi.kernels import ratings as kernels
+
+
+class RatingsModel:
+    """The server's half: the start, the step size, the average and the objective; and what both halves predict.
+
+    Parameters
+    ----------
+    n_components : int
+        K.
+    ridge, ridge_bias : float
+        At least 0.
+    biases : bool
+    totals : RatingTotals
+    weighting : {"clients", "rows"}
+        What a row of W is averaged over: all draws, or those that rated it.
+    upload : {"dense", "rows"}
+        What a client sends: its copy of W, or the rows that it rated.
+    counts : ndarray of int64 (users,), optional
+        Training ratings of every user.
+
+    Attributes
+    ----------
+    width : int
+        L, columns of W and H.
+    form : kernels.ratings.Form
+    """
+
+    def __init__(self, n_components, ridge, ridge_bias, biases, totals, weighting="clients", upload="dense", counts=None):
+        self.n_components = n_components
+        self.weighting, self.upload, self.counts = weighting, upload, counts
+        self.width = n_components + biases
+        self.totals = totals
+        self.form = kernels.Form(int(biases), totals.mean if biases else 0.0, float(ridge), float(ridge_bias))
+
+    def start(self, seed, dtype):
+        """The first W: ndarray (items x L)."""
+        return self._start(rng.generator(seed, rng.START_SHARED), self.totals.n_items).astype(dtype)
+
+    def start_local(self, seed, client):
+        """The first [h_p, c_p] of one client: ndarray of float64 (L,)."""
+        return self._start(rng.generator(seed, rng.START_LOCAL, client), 1)[0]
+
+    def _start(self, generator, n_rows):
+        """With biases normal of standard deviation 0.1, and biases 0. Without, about the mean rating is predicted (paper leaves it open)."""
+        out = np.zeros((n_rows, self.width))
+        if self.form.biased:
+            out[:, :-1] = 0.1 * generator.standard_normal((n_rows, self.n_components))
+        else:
+            scale = np.sqrt(self.totals.magnitude / max(self.totals.n_ratings, 1) / self.n_components)
+            out[:] = scale * generator.uniform(0.8, 1.2, (n_rows, self.n_components))
+        return out
+
+    def shared_curvature(self, h_gram):
+        """The shared step's d = 5 lambda_max (paper) of the Hessian 2 H~H~' / N + diag(ridges) of a row of W.
+
+        Parameters
+        ----------
+        h_gram : ndarray (L x L)
+            :meth:`RatingsShard.h_gram_sum` over all N users.
+        """
+        ridges = np.full(self.width, self.form.ridge)
+        ridges[self.n_components :] = self.form.ridge_bias
+        return 5 * float(np.linalg.eigvalsh(2 * h_gram / self.totals.n_users + np.diag(ridges))[-1])
+
+    def client_curvatures(self, h):
+        """The same from each client alone, d = 5 lambda_max(2 h~_p h~_p' + diag(ridges)): ndarray of float64 (clients,).
+
+        Parameters
+        ----------
+        h : ndarray (clients x L)
+        """
+        norm2 = np.square(h[:, : self.n_components], dtype=np.float64).sum(axis=1)
+        factor = 2 * norm2 + self.form.ridge
+        if not self.form.biased:
+            return 5 * factor
+        # the eigenvector lies in the plane of (h_p, 0) and (0, 1), where the Hessian is [[factor, 2 |h_p|], [2 |h_p|, bias]]
+        bias = 2 + self.form.ridge_bias
+        return 5 * ((factor + bias) / 2 + np.sqrt((factor - bias) ** 2 / 4 + 4 * norm2))
+
+    @property
+    def n_gram_values(self):
+        """Values of one client's h~_p h~_p'."""
+        return self.width**2
+
+    def as_rows(self, w):
+        """W as items x L."""
+        return w
+
+    def next_shared(self, w, average):
+        """W after a round, in place: W + sum_p a_p (W_p - W), with weights a_p that sum to 1 (paper).
+
+        Parameters
+        ----------
+        w : ndarray (items x L)
+        average : ndarray (items x (L + 1))
+            Sum of all :meth:`RatingsShard.contribution`. With ``weighting = "rows"`` each row is averaged over those who rated it,
+            whose a_p add up to the last column.
+        """
+        change, row_weight = average[:, :-1], average[:, -1]
+        if self.weighting == "clients":
+            w += change
+        else:
+            rated = row_weight > 0
+            w[rated] += change[rated] / row_weight[rated, None]
+        return w
+
+    def count_upload(self, ledger, clients, itemsize):
+        """Enter in the protocol ledger what these clients send.
+
+        Dense: a copy of W, and where rows are averaged over their raters a mark a row. Rows: the rated rows and their indices.
+        """
+        if self.upload == "dense":
+            marks = self.totals.n_items if self.weighting == "rows" else 0
+            ledger.uplink(len(clients) * (self.totals.n_items * self.width + marks), itemsize)
+        else:
+            rows = self.counts[clients].sum()
+            ledger.uplink(rows * self.width, itemsize)
+            ledger.uplink(rows, 4)
+
+    def objective(self, sums):
+        """Relative objective sum_p F_p / sum x^2 from :meth:`RatingsShard.objective_terms` summed over all clients."""
+        residual, shared, shared_bias, local, local_bias = sums
+        ridges = self.form.ridge / 2 * (local + shared) + self.form.ridge_bias / 2 * (local_bias + shared_bias)
+        return float((residual + ridges) / (self.totals.norm2 or 1.0))
+
+
+def predict(w, h_row, biased, mean, limits, known_user, known_items):
+    """What a user would give to each item, within the rating range.
+
+    Parameters
+    ----------
+    w : ndarray (items x L)
+    h_row : ndarray (L,)
+        [h_p, c_p].
+    biased : bool
+        Whether the last columns are biases, on top of the mean.
+    mean : float
+        The mean training rating.
+    limits : tuple of float
+        Lowest and highest rating.
+    known_user : bool
+        Whether the user has training ratings; without, mean + b_i is predicted.
+    known_items : ndarray of bool (items,)
+        Which items have training ratings; without, mean + c_p is predicted.
+
+    Returns
+    -------
+    ndarray of float64 (items,)
+    """
+    w, h_row = w.astype(np.float64), h_row.astype(np.float64)
+    k = w.shape[1] - bool(biased)
+    fitted = (mean if biased else 0.0) + w[:, :k] @ h_row[:k]
+    out = np.where(known_items & bool(known_user), fitted, mean)
+    if biased:
+        out += w[:, -1] * known_items + h_row[-1] * bool(known_user)
+    return np.clip(out, *limits)
+
+
+class RatingsShard:
+    """One rank's users, each one client: their ratings and their private factors.
+
+    Parameters
+    ----------
+    train, test : scipy.sparse.csr_array (users here x items)
+        Column indices sorted in each row and none twice; a stored 0 is a rating of 0.
+    first_client : int
+        Id of this rank's first user.
+    model : RatingsModel
+    seed : int
+    known_items : ndarray of bool (items,), optional
+        Which items have training ratings anywhere; by default those that have some here.
+
+    Attributes
+    ----------
+    h : ndarray (users here x L)
+        Private factors, a row [h_p, c_p] a user.
+    sizes : ndarray of int64 (users here,)
+        Training ratings of each.
+    counts : ndarray of int64 (users,)
+        Training ratings of every user on any rank.
+    """
+
+    def __init__(self, train, test, first_client, model, seed, known_items=None):
+        self.model = model
+        self.dtype = train.dtype
+        self.train = kernels.Block(train.indptr, train.indices, train.data)
+        self.test = kernels.Block(test.indptr, test.indices, test.data)
+        self.sizes = np.diff(train.indptr).astype(np.int64)
+        self.test_sizes = np.diff(test.indptr).astype(np.int64)
+        self.all_clients = np.arange(train.shape[0])
+        self.offsets = np.arange(train.shape[0] + 1)  # a user is one column of H
+        self.counts = model.counts
+        self.known_items = self.item_counts() > 0 if known_items is None else known_items
+        self.h = np.empty((train.shape[0], model.width), self.dtype)
+        for i in range(train.shape[0]):
+            self.h[i] = model.start_local(seed, first_client + i)
+        self.w = None
+
+    def receive(self, w):
+        """Take a new W (items x L)."""
+        self.w = w
+
+    def item_counts(self):
+        """Training ratings here of each item: ndarray of int64 (items,)."""
+        return np.bincount(self.train.indices, minlength=self.model.totals.n_items)
+
+    def take_step(self, rho, curvature):
+        """Nothing to take: each user's step follows from the items that it has rated."""
+
+    def form_products(self, clients):
+        """Nothing to form ahead: the steps read W itself."""
+
+    def update_local_factors(self, clients, steps):
+        """Q1 gradient steps on [h_p, c_p] at fixed W for these clients (indices here); t = 0.51 lambda_max of each one's Hessian."""
+        kernels.local_factor_steps(clients, self.train, self.w, self.h, self.model.form, steps)
+
+    def contribution(self, clients, weights, curvature, steps):
+        """sum_p a_p (W_p - W) over these clients after their steps on W, without forming any W_p.
+
+        Parameters
+        ----------
+        clients : ndarray of int
+            Indices on this rank, sorted.
+        weights : ndarray of float64 (clients,)
+            a_p.
+        curvature : float or None
+            d; None takes each client's own, 10 |h~_p|^2.
+        steps : int
+            q.
+
+        Returns
+        -------
+        ndarray (items x (L + 1))
+            The last column adds up the a_p of those who rated each item.
+        """
+        delta, row_weight = np.zeros_like(self.w), np.zeros(self.w.shape[0])
+        curvatures = self._curvatures(clients, curvature)
+        kernels.add_row_steps(clients, weights, self.train, self.w, self.h, self.model.form, curvatures, steps, delta, row_weight)
+        return np.column_stack([delta, row_weight.astype(self.dtype)])
+
+    def no_contribution(self):
+        """What a rank without drawn clients would give: zeros of the shape of :meth:`contribution`."""
+        return np.zeros((self.w.shape[0], self.w.shape[1] + 1), self.dtype)
+
+    def changed_rows(self, contribution):
+        """The rows that a contribution changes: ndarray of int."""
+        return np.flatnonzero(contribution[:, -1])
+
+    def client_rows(self, clients, curvature, steps):
+        """These clients' own rated rows after their steps: (items (n,) of int32, rows (n x L)), client after client."""
+        counts = self.sizes[clients]
+        ends = np.cumsum(counts)
+        items, rows = np.empty(counts.sum(), np.int32), np.empty((counts.sum(), self.w.shape[1]), self.dtype)
+        for p, begin, end, d in zip(clients, ends - counts, ends, self._curvatures(clients, curvature), strict=True):
+            items[begin:end] = self.train.indices[self.train.indptr[p] : self.train.indptr[p + 1]]
+            kernels.new_rows(p, self.train, self.w, self.h, self.model.form, d, steps, rows[begin:end])
+        return items, rows
+
+    def client_models(self, clients, curvature, steps):
+        """These clients' own copies W_p after their steps, and in the last column a mark for each rated row: (clients x items x (L + 1))."""
+        items, rows = self.client_rows(clients, curvature, steps)
+        out = np.zeros((clients.size, self.w.shape[0], self.w.shape[1] + 1), self.dtype)
+        out[:, :, :-1] = self.w
+        which = np.repeat(np.arange(clients.size), self.sizes[clients])
+        out[which, items, :-1] = rows
+        out[which, items, -1] = 1
+        return out
+
+    def add_copies(self, total, weights, copies):
+        """Add weighted copies (as of :meth:`client_models`) to a total (as of :meth:`contribution`), one after the other."""
+        for weight, copy in zip(weights, copies, strict=True):
+            items = np.flatnonzero(copy[:, -1])
+            self._add(total, weight, items, copy[items, :-1])
+
+    def add_rows(self, total, weights, counts, items, rows):
+        """Add weighted rows (as of :meth:`client_rows`, ``counts`` of each client) to a total (as of :meth:`contribution`), in order."""
+        ends = np.cumsum(counts)
+        for weight, begin, end in zip(weights, ends - counts, ends, strict=True):
+            self._add(total, weight, items[begin:end], rows[begin:end])
+
+    def _add(self, total, weight, items, rows):
+        weight = self.dtype.type(weight)
+        total[items, :-1] += weight * (rows - self.w[items])
+        total[items, -1] += weight
+
+    def grams_of(self, clients):
+        """h~_p h~_p' of these clients (indices here), h~_p = [h_p, 1] with biases: ndarray of float64 (clients x L x L)."""
+        h = self.h[clients].astype(np.float64)
+        if self.model.form.biased:
+            h[:, -1] = 1
+        return h[:, :, None] * h[:, None, :]
+
+    def private_factors(self):
+        """H of all clients here, a row a user: ndarray (users here x L)."""
+        return self.h
+
+    def objective_terms(self):
+        """What the objective sums over clients: ndarray of float64 (clients here x 5).
+
+        Columns: squared training residuals, |w_i|^2 and b_i^2 over the rated items, |h_p|^2, c_p^2.
+        """
+        out = np.zeros((self.sizes.size, 5))
+        rating_sums.objective_sums(self.train, self.w, self.h, self.model.form, out)
+        squares = self.h.astype(np.float64) ** 2
+        out[:, 3] = squares[:, : self.model.n_components].sum(axis=1)
+        out[:, 4] = squares[:, self.model.n_components :].sum(axis=1)
+        return out
+
+    def error_sums(self):
+        """Of predictions within the rating range, by client: ndarray of float64 (clients here x 6).
+
+        Columns: number of ratings, squared and absolute errors on the training ratings, then the same on the held-out ones.
+        """
+        model, out = self.model, np.zeros((self.sizes.size, 6))
+        out[:, 0], out[:, 3] = self.sizes, self.test_sizes
+        limits = model.totals.minimum, model.totals.maximum
+        known = self.sizes > 0, self.known_items
+        for block, columns in ((self.train, out[:, 1:3]), (self.test, out[:, 4:6])):
+            rating_sums.error_sums(block, self.w, self.h, model.form, model.totals.mean, *known, *limits, columns)
+        return out
+
+    def _curvatures(self, clients, curvature):
+        return self.model.client_curvatures(self.h[clients]) if curvature is None else np.full(clients.size, float(curvature))
