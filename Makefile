@@ -9,7 +9,7 @@ MPI_EXTRA ?= mpich
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test bench lint clean
+.PHONY: run test bench bench-large lint clean
 
 run: $(VENV)/.installed
 	mpirun -n $(RANKS) fedmavg run $(JOB)
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-test
 bench: $(VENV)/.installed
 	python tests/benchmarks/rounds.py
 	python tests/benchmarks/scaling.py
+	python tests/benchmarks/ratings.py
+
+bench-large: $(VENV)/.installed
+	python tests/benchmarks/ratings_large.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old, expected Python 3.11 or newer; make PYTHON=python3.12"; exit 2; }

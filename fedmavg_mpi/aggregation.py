@@ -74,8 +74,7 @@ class Reduce:
         ndarray
             As ``model.next_shared`` takes it, on the server and on :meth:`holders`; meaningless elsewhere.
         """
-        if part is not None:
-            self.comm.reduce(part, "model_up", self.placement.ranks_of(draw.clients))
+        self.comm.reduce(part, "model_up", self.placement.ranks_of(draw.clients))
         return part
 
     def holders(self, draw):
@@ -93,8 +92,7 @@ class Allreduce(Reduce):
 
     def average(self, part, draw, shard):
         """As in :class:`Reduce`."""
-        if part is not None:
-            self.comm.allreduce(part, "model_up", self.placement.ranks_of(draw.clients))
+        self.comm.allreduce(part, "model_up", self.placement.ranks_of(draw.clients))
         return part
 
     def holders(self, draw):
@@ -115,10 +113,8 @@ class ReduceRows(Reduce):
         if self.comm.is_server:
             rows[list(ranks)] = counts
         self.comm.broadcast(rows, "control", ranks)
-        if part is None:
-            return None
-        items = self.comm.gather(changed.astype(np.int32), rows, "model_up")
-        values = self.comm.gather(part[changed], rows, "model_up")
+        items = self.comm.gather(changed.astype(np.int32), rows, "model_up", ranks)
+        values = self.comm.gather(changed if part is None else part[changed], rows, "model_up", ranks)
         if not self.comm.is_server:
             return None
         total = shard.no_contribution()

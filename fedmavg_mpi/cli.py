@@ -1,13 +1,16 @@
 """The command line: ``fedmavg run | summary | report | recommend | predict | data | doctor``."""
 
 import argparse
+import itertools
 import os
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 
 from fedmavg_mpi import __version__, config
+from fedmavg_mpi.communicator import launched_rank
 from fedmavg_mpi.errors import FedmavgError
 
 
@@ -20,47 +23,79 @@ def main(arguments=None):
         Exit status: 0 done, 2 bad configuration, data or launch, 1 anything else.
     """
     options = parser().parse_args(arguments)
+    if not options.on_all_ranks and launched_rank(os.environ) > 0:
+        return 0  # one process answers
     try:
         return options.command(options) or 0
     except FedmavgError as error:
-        print(f"fedmavg: error: {error}", file=sys.stderr, flush=True)
+        _complain(str(error))
         return 2
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of our output has gone    except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename!r}: {error.strerror}; choose another place")
+        return 2
+
+
+def _complain(words):
+    """An error as one line."""
+    print("fedmavg: error:", " ".join(words.splitlines()), file=sys.stderr, flush=True)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, on one rank."""
+
+    def error(self, message):
+        """Leave with status 2."""
+        if launched_rank(os.environ) == 0:
+            _complain(f"{message}; see {self.prog} --help")
+        sys.exit(2)
+
+
+def path(text):
+    """A path given as an argument."""
+    if not text or not text.isprintable() or not config.is_unicode(text):
+        raise argparse.ArgumentTypeError(f"{ascii(text)}, expected a path without control characters, in UTF-8")
+    return text
 
 
 def parser():
     """The argument parser."""
-    top = argparse.ArgumentParser(prog="fedmavg", description="Federated matrix factorization by model averaging over MPI.")
+    top = Parser(prog="fedmavg", description="Federated matrix factorization by model averaging over MPI.")
     top.add_argument("--version", action="version", version=f"fedmavg_mpi {__version__}")
+    top.set_defaults(on_all_ranks=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="carry out a run, alone or under mpirun")
-    run.add_argument("config", metavar="CONFIG.toml")
+    run.add_argument("config", metavar="CONFIG.toml", type=path)
     _add_settings(run)
-    run.add_argument("--out", metavar="DIR", help="the run directory (default: runs/NAME-TIME)")
+    run.add_argument("--out", metavar="DIR", type=path, help="the run directory (default: runs/NAME-TIME)")
     run.add_argument("--force", action="store_true", help="replace a finished run in DIR")
-    run.set_defaults(command=_run)
+    run.set_defaults(command=_run, on_all_ranks=True)
 
     summary = commands.add_parser("summary", help="what a run came to")
-    summary.add_argument("directory", metavar="DIR")
+    summary.add_argument("directory", metavar="DIR", type=path)
     summary.add_argument("--json", action="store_true", help="as one JSON object")
     summary.set_defaults(command=_summary)
 
     report = commands.add_parser("report", help="draw runs against rounds and against communication")
-    report.add_argument("directories", metavar="DIR", nargs="+")
-    report.add_argument("--out", metavar="FILE", default="report.png", help="a .png, .pdf or .svg file (default: report.png)")
+    report.add_argument("directories", metavar="DIR", type=path, nargs="+")
+    report.add_argument(
+        "--out", metavar="FILE", type=path, default="report.png", help="a .png, .pdf or .svg file (default: report.png)"
+    )
     report.set_defaults(command=_report)
 
     recommend = commands.add_parser("recommend", help="the items that a user would rate highest")
-    recommend.add_argument("directory", metavar="DIR")
+    recommend.add_argument("directory", metavar="DIR", type=path)
     recommend.add_argument("--user", required=True, metavar="U", help="the user's own id")
     recommend.add_argument("-n", type=_count, default=10, help="how many (default: 10)")
     recommend.set_defaults(command=_recommend)
 
     predict = commands.add_parser("predict", help="the rating that a user would give to an item")
-    predict.add_argument("directory", metavar="DIR")
+    predict.add_argument("directory", metavar="DIR", type=path)
     predict.add_argument("--user", required=True, metavar="U", help="the user's own id")
     predict.add_argument("--item", required=True, metavar="I", help="the item's own id")
     predict.set_defaults(command=_predict)
@@ -70,17 +105,19 @@ def parser():
     prepare.add_argument("source", metavar="NAME", help="synthetic, movielens, expression or matrix")
     prepare.add_argument("--path", help="file or folder of the data (movielens: downloaded without it)")
     prepare.add_argument("--labels", help="label table or vector")
-    prepare.add_argument("--config", metavar="CONFIG.toml", help="start from this configuration's [data] and [partition]")
+    prepare.add_argument(
+        "--config", metavar="CONFIG.toml", type=path, help="start from this configuration's [data] and [partition]"
+    )
     _add_settings(prepare)
-    prepare.add_argument("--out", metavar="STORE", required=True, help="the store to write")
+    prepare.add_argument("--out", metavar="STORE", type=path, required=True, help="the store to write")
     prepare.add_argument("--force", action="store_true", help="replace an existing file")
     prepare.set_defaults(command=_data_prepare)
     inspect = data.add_parser("inspect", help="what is in a store")
-    inspect.add_argument("store", metavar="STORE")
+    inspect.add_argument("store", metavar="STORE", type=path)
     inspect.set_defaults(command=_data_inspect)
 
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
-    doctor.set_defaults(command=_doctor)
+    doctor.set_defaults(command=_doctor, on_all_ranks=True)
     return top
 
 
@@ -126,17 +163,21 @@ def _on_all_ranks(work):
     try:
         comm = communicator.connect()
     except FedmavgError:
-        if communicator.launched_rank(os.environ) == 0:
+        if launched_rank(os.environ) == 0:
             raise
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fedmavg: stopped by SIGTERM"))  # so that what is half done is removed
     try:
         return work(comm)
     except communicator.FailedElsewhereError:
         return 2
     except (FedmavgError, BrokenPipeError):
         raise  # every rank leaves: errors are shared before they are raised, and the results are printed last
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            traceback.print_exc()
+        elif comm.is_server:
+            print(str(error) or "fedmavg: interrupted", file=sys.stderr)
         sys.stderr.flush()
         if comm.size > 1:
             comm.abort(1)
@@ -144,9 +185,9 @@ def _on_all_ranks(work):
 
 
 def _new_directory(stem):
-    """A run directory that doesn't exist yet."""
-    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    candidates = (base.with_name(f"{base.name}-{i}") if i else base for i in range(1000))
+    """A run directory that no other run has, even if it starts in the same second."""
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    candidates = (base.with_name(f"{base.name}-{i}") if i else base for i in itertools.count())
     return str(next(candidate for candidate in candidates if not candidate.exists()))
 
 
@@ -181,7 +222,7 @@ def _data_prepare(options):
     from fedmavg_mpi.errors import ConfigError, DataError
 
     given = [f"data.source={options.source}"]
-    given += [f"data.{name}='''{value}'''" for name in ("path", "labels") if (value := getattr(options, name)) is not None]
+    given += [f"data.{name}={value}" for name in ("path", "labels") if (value := getattr(options, name)) is not None]
     if options.source == "movielens":
         given += ["model.kind=ratings", "partition.scheme=by_user"]
     settings = config.read(options.config, [*given, *options.set])

@@ -1,7 +1,7 @@
 """The only place that touches MPI: counted operations on buffers, and waiting that leaves the core to others.
 
-Every operation runs over a group of ranks that holds the server and is known to all ranks without traffic; a rank outside the
-group returns at once. With one process the groups are empty and nothing is sent.
+Every operation runs over a group of ranks that holds the server and is known to all ranks without traffic. All ranks call it, so
+that all keep the same list of groups; one outside the group returns at once, whatever its buffer. With one process nothing is sent.
 """
 
 import os
@@ -88,7 +88,7 @@ class Communicator:
             self._wait(group.Iallreduce(self._in_place, buffer))
             self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
 
-    def gather(self, part, rows, kind):
+    def gather(self, part, rows, kind, ranks=None):
         """The ranks' parts, one under the other in rank order, at the server.
 
         Parameters
@@ -96,15 +96,17 @@ class Communicator:
         part : ndarray (rows[rank] x ...)
             C-contiguous; the trailing shape and the dtype are the same on all ranks.
         rows : sequence of int (ranks,)
-            Rows of every rank, known to all; ranks without rows take no part.
+            Rows of every rank, known to those who take part.
         kind : str
+        ranks : tuple of int, optional
+            Who takes part beside the server; by default the ranks with rows, which then are known to all.
 
         Returns
         -------
         ndarray (sum(rows) x ...) at the server, None elsewhere
         """
         rows = np.asarray(rows)
-        ranks = np.flatnonzero(rows)
+        ranks = np.flatnonzero(rows) if ranks is None else np.array(ranks, np.int64)
         whole = np.empty((int(rows.sum()), *part.shape[1:]), part.dtype) if self.is_server else None
         with self._group(ranks) as group:
             if group is None:
@@ -121,6 +123,27 @@ class Communicator:
         else:
             self.ledger.add(kind, sent=part.nbytes)
         return whole
+
+    def exchange(self, outgoing, incoming, kind):
+        """Messages from rank to rank; returns when all have arrived and all buffers are free again.
+
+        Between two ranks messages arrive in the order in which they are listed. One to the rank itself is copied and costs nothing.
+
+        Parameters
+        ----------
+        outgoing, incoming : list of (int, ndarray)
+            The other rank and a C-contiguous buffer of each message; shape and dtype are the same at both ends.
+        kind : str
+        """
+        requests = [self._world.Irecv(buffer, source=rank) for rank, buffer in incoming if rank != self.rank]
+        requests += [self._world.Isend(buffer, dest=rank) for rank, buffer in outgoing if rank != self.rank]
+        own = [[buffer for rank, buffer in side if rank == self.rank] for side in (incoming, outgoing)]
+        for target, source in zip(*own, strict=True):
+            np.copyto(target, source)
+        for request in requests:
+            self._wait(request)
+        sent, received = (sum(buffer.nbytes for rank, buffer in side if rank != self.rank) for side in (outgoing, incoming))
+        self.ledger.add(kind, sent=sent, received=received)
 
     def broadcast_text(self, text):
         """A text of the server's, on every rank (kind ``control``)."""

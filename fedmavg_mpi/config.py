@@ -72,6 +72,7 @@ class ModelConfig:
     nu: float = _key(1e-10, "clustering: ridge on H, in units of |X|^2 / N", minimum=0.0)
     regularization: float = _key(0.1, "ratings: ridge lambda on the factors", minimum=0.0)
     bias_regularization: float = _key(1.0, "ratings: ridge on the biases", minimum=0.0)
+    start_deviation: float = _key(0.1, "ratings with biases: standard deviation of the factors at the start", above=0.0)
     biases: bool = _key(False, "ratings: a bias for each item (shared) and each user (private) on top of the mean rating")
 
 
@@ -81,8 +82,9 @@ class AlgorithmConfig:
 
     name: str = _key(
         "fedmavg",
-        "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W (what a name fixes wins over other keys)",
-        choices=("fedmavg", "fedavg", "gradient_sharing"),
+        "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W; gossip (ratings): no server, each user "
+        "sends its W to a random other; centralized (ratings): pooled at the server (what a name fixes wins over other keys)",
+        choices=("fedmavg", "fedavg", "gradient_sharing", "gossip", "centralized"),
     )
     q1: int = _key(10, "local steps on H_p in a round", minimum=0)
     q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
@@ -97,6 +99,9 @@ class AlgorithmConfig:
     )
     step_size_w: str = _key(
         "global", "global: from H H' of all clients (paper); local: from the client's own", choices=("global", "local")
+    )
+    curvature_factor_w: float = _key(
+        5.0, "the 5 of the step size d = 5 lambda_max (paper): larger is slower and steadier", above=0.0
     )
     penalty_continuation: bool = _key(False, "clustering: raise rho in stages until the clusters are settled")
     upload: str = _key(
@@ -129,7 +134,11 @@ class StopConfig:
     """When a run ends."""
 
     max_rounds: int = _key(500, "round limit", minimum=0)
-    rel_tol: float = _key(1e-8, "relative change of the objective a round below which the run stops", minimum=0.0)
+    rel_tol: float = _key(
+        1e-8,
+        "relative change of the objective a round below which the run stops (a stage of penalty continuation: this or 1e-5, the larger)",
+        minimum=0.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -189,9 +198,9 @@ def read(path, overrides=()):
         name, equals, value = setting.partition("=")
         section, dot, key = name.strip().partition(".")
         if not equals or not dot:
-            raise ConfigError(f"--set {setting}: expected section.key=value, as in --set run.seed=1")
+            raise ConfigError(f"--set {setting!r}: expected section.key=value, as in --set run.seed=1")
         if isinstance(tables.setdefault(section, {}), dict):
-            tables[section][key] = _override_value(value.strip())
+            tables[section][key] = _override_value(section, key, value.strip())
     return _build(tables, path or "--set")
 
 
@@ -227,22 +236,32 @@ def find_data(path):
 def _parse(text, origin):
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{origin}: not valid TOML: {error}") from None
 
 
-def _override_value(text):
+def _override_value(section, key, text):
+    """The value of a setting, in TOML; or as it stands, where it is none or where a text that isn't quoted is wanted."""
+    wanted = {name: found.type for name, found in _keys(section).items()}.get(key)
+    if wanted is str and not (len(text) > 1 and text[0] == text[-1] and text[0] in ("'", '"')):
+        return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
+
+
+def _keys(section):
+    """The keys of a section by name; none for an unknown one."""
+    known = {found.name: found.type for found in fields(Config)}
+    return {key.name: key for key in fields(known[section])} if section in known else {}
 
 
 def _build(tables, origin):
     sections = {section.name: section.type for section in fields(Config)}
     for name, table in tables.items():
         if name not in sections:
-            raise ConfigError(f"{origin}: unknown section [{name}]{_nearest(name, sections)}")
+            raise ConfigError(f"{origin}: unknown section {name!r}{_nearest(name, sections)}")
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {name} = {table!r}, expected a section [{name}]")
     return Config(**{name: _build_section(section, name, tables.get(name, {}), origin) for name, section in sections.items()})
@@ -252,7 +271,7 @@ def _build_section(section, name, table, origin):
     keys = {key.name: key for key in fields(section)}
     for found in table:
         if found not in keys:
-            raise ConfigError(f"{origin}: unknown key {name}.{found}{_nearest(found, keys)}")
+            raise ConfigError(f"{origin}: unknown key {f'{name}.{found}'!r}{_nearest(found, keys)}")
     return section(**{found: _check(value, keys[found], f"{origin}: {name}.{found}") for found, value in table.items()})
 
 
@@ -266,6 +285,8 @@ def _check(value, key, where):
     limit = key.metadata
     if limit["choices"] is not None and value not in limit["choices"]:
         raise ConfigError(f"{where} = {value!r} is unknown{_nearest(value, limit['choices'])}")
+    if key.type is str and not (value.isprintable() and is_unicode(value)):
+        raise ConfigError(f"{where} = {ascii(value)}, expected text without control characters, in UTF-8")
     if key.type is float and not math.isfinite(value):
         raise ConfigError(f"{where} = {value}, expected a finite number")
     for name, broken, words in (
@@ -281,6 +302,15 @@ def _check(value, key, where):
     return value
 
 
+def is_unicode(text):
+    """Whether a text from the command line or the file system is in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _nearest(word, known):
     """The words that would have been understood, the likeliest first."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
@@ -289,12 +319,10 @@ def _nearest(word, known):
 
 
 def _toml_value(value):
+    """A value of a key in TOML; texts are printable."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A TOML basic string escapes what JSON escapes, and control characters besides.
-        escaped = "".join(
-            f"\\u{ord(c):04x}" if ord(c) < 0x20 or ord(c) == 0x7F else c for c in value.replace("\\", "\\\\").replace('"', '\\"')
-        )
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     return repr(value)

@@ -67,7 +67,10 @@ def findings(size, ranks):
         ("mpirun", shutil.which("mpirun") or "not on PATH"),
         ("ranks", f"{size} on {', '.join(f'{host} ({len(there)})' for host, there in hosts.items())}"),
         ("cores", ", ".join(f"{host} {there[0]['cores']}" for host, there in hosts.items())),
-        ("BLAS", ", ".join(f"{name} ({threads} threads here, {'1 in a run'})" for name, threads in blas.items()) or "unknown"),
+        (
+            "BLAS",
+            ", ".join(f"{name} ({threads} threads here; a run takes run.threads)" for name, threads in blas.items()) or "unknown",
+        ),
         ("numba", f"{numba.__version__}, kernels kept in {ranks[0]['cache'] or 'memory only'}"),
         ("h5py", f"{h5py.__version__}, HDF5 {h5py.version.hdf5_version}"),
     ]

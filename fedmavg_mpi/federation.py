@@ -58,11 +58,13 @@ class Federation:
 
     def settle(self, decision):
         """Bring the server's decision to all ranks; False where the run ends."""
-        message = np.zeros(3)
+        message = np.zeros(4)
         if self.comm.is_server:
             local_curvature = self.application.local_curvature(self.algorithm.w, decision.rho)
-            message[:] = decision.stop_reason is None, decision.rho, local_curvature
+            message[:] = decision.stop_reason is None, decision.rho, local_curvature, decision.new_stage
         self.comm.broadcast(message, "control", self.comm.everyone)
-        goes_on, rho, local_curvature = message.tolist()
-        self.application.take_step(rho, local_curvature)
+        goes_on, rho, local_curvature, new_stage = message.tolist()
+        self.application.take_step(rho, local_curvature, bool(new_stage))
+        if not goes_on:
+            self.algorithm.finish()
         return bool(goes_on)

@@ -52,7 +52,7 @@ def collect(federation, history):
     w = federation.application.model.as_rows(federation.algorithm.w)
     data |= {
         **{f"rounds/{name}": np.array(values) for name, values in history.per_round.items()},
-        "rounds/drawn": np.array(history.draws, np.int64).reshape(len(history.draws), -1),
+        "rounds/drawn": np.array(history.draws, np.int64) if history.draws else np.empty((0, 0), np.int64),
         "rounds/seconds": np.array(history.seconds),
         "rounds/phase_seconds_max": by_round.max(axis=0)[1:],
         **{f"evaluations/{name}": np.array(values) for name, values in history.per_evaluation.items()},
@@ -107,9 +107,11 @@ def in_data_order(values, of_row):
 
 def git_commit():
     """The commit of a checkout that the package runs from; empty outside one."""
-    command = ["git", "rev-parse", "HEAD"]
+    package = Path(__file__).resolve().parent
+    command = ["git", "rev-parse", "--show-toplevel", "HEAD"]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True)
+        done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    top, commit = done.stdout.split("\n")[:2]
+    return commit if Path(top) == package.parent else ""

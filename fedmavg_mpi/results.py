@@ -6,8 +6,10 @@ i + 1); ``/evaluations/*``, one entry an evaluation, the first at round 0; ``/mp
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -35,7 +37,7 @@ MEASURES = {
 
 
 class OutputDirectory:
-    """Where a run's files go: made when first needed, and gone again if the run fails.
+    """Where a run's files go: claimed by one run at a time, and gone again if the run fails.
 
     Parameters
     ----------
@@ -46,29 +48,48 @@ class OutputDirectory:
     Raises
     ------
     DataError
-        The directory holds a finished run, or can't be made or written.
+        The directory holds a finished run, is another run's, or can't be made or written.
     """
+
+    LOCK = ".running"
 
     def __init__(self, path, force=False):
         self.path = Path(path)
-        if (self.path / RUN_FILE).exists() and not force:
-            raise DataError(f"{self.path}: holds a finished run; choose another --out, or --force to replace it")
         self.made = []  # directories that were not there before, the innermost first
-        missing = self.path
-        while not missing.exists():
-            self.made.append(missing)
-            missing = missing.parent
         try:
+            missing = self.path
+            while not missing.exists():
+                self.made.append(missing)
+                missing = missing.parent
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".writable"
-            probe.touch()
-            probe.unlink()
+            self._lock = open(self.path / self.LOCK, "w")  # noqa: SIM115, held until close
+            self._claim()
+            if (self.path / RUN_FILE).exists() and not force:
+                raise DataError(f"{self.path}: holds a finished run; choose another --out, or --force to replace it")
         except OSError as error:
-            self.discard()
+            self.close()
             raise DataError(f"{self.path}: can't be written ({error.strerror}); choose another --out") from None
+        except DataError:
+            self.close()
+            raise
+        for leftover in self.path.glob(".clients-*.h5"):  # of a run that was killed
+            leftover.unlink(missing_ok=True)
 
-    def discard(self):
-        """Remove the directories that were made here, if nothing is in them."""
+    def _claim(self):
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock = None  # the other run's to remove
+            raise DataError(f"{self.path}: another run is writing there; wait for it, or choose another --out") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def close(self):
+        """Give the directory up; the ones that were made for it go if nothing is in them."""
+        if getattr(self, "_lock", None) is not None:
+            with contextlib.suppress(OSError):
+                (self.path / self.LOCK).unlink(missing_ok=True)
+            self._lock.close()
         for made in self.made:
             with contextlib.suppress(OSError):
                 made.rmdir()
@@ -113,7 +134,7 @@ def read(directory):
         No finished run there.
     """
     path = Path(directory) / RUN_FILE
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, also for a name that is too long
         raise DataError(f"{directory}: no finished run ({RUN_FILE}) there; give the directory that fedmavg run named at its end")
     datasets = {}
     try:

@@ -5,7 +5,7 @@ A run's draws therefore don't depend on the number of ranks, and a stream that i
 
 import numpy as np
 
-DATA, PARTITION, START_SHARED, START_LOCAL, SAMPLING, HOLD_OUT = range(6)
+DATA, PARTITION, START_SHARED, START_LOCAL, SAMPLING, HOLD_OUT, PEERS = range(7)
 
 
 def generator(seed, stream, key=0):

@@ -1,5 +1,6 @@
 """One run from configuration to run file: the store, the round loop, the end."""
 
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -45,15 +46,15 @@ def run(comm, read_config, out, force=False):
                 directory = results.OutputDirectory(out, force) if comm.is_server else None
             with client_store(comm, settings, out) as store:
                 federation = Federation(comm, settings, store)
+                settings = as_found(settings, store)
             history = rounds(federation)
             written = outcome.collect(federation, history)
             with comm.together():
                 if comm.is_server:
                     directory.write(config.to_toml(settings), *written)
-        except BaseException:
+        finally:
             if directory is not None:
-                directory.discard()
-            raise
+                directory.close()
 
 
 def check(settings):
@@ -98,6 +99,9 @@ def check(settings):
         "algorithm.upload = 'rows' with aggregation.method = 'allreduce', expected 'reduce' or 'gather'": (
             algorithm.upload == "rows" and settings.aggregation.method == "allreduce"
         ),
+        f"algorithm.name = {algorithm.name!r} is for model.kind = 'ratings'; choose fedmavg, fedavg or gradient_sharing": (
+            algorithm.name in ("gossip", "centralized") and not ratings
+        ),
         f"data.rating_minimum = {data.rating_minimum} and data.rating_maximum = {data.rating_maximum}, expected the first to be lower": (
             data.rating_minimum > data.rating_maximum
         ),
@@ -105,7 +109,20 @@ def check(settings):
     for words, broken in misfits.items():
         if broken:
             raise ConfigError(words)
-    return config.replace(settings, "algorithm", **ALGORITHMS[algorithm.name].fixed)
+    chosen = ALGORITHMS[algorithm.name]
+    settings = config.replace(settings, "aggregation", **chosen.fixed_aggregation)
+    return config.replace(settings, "algorithm", **chosen.fixed)
+
+
+def as_found(settings, store):
+    """The configuration as the store makes it true: what was said of clients and normalization, but done when it was made."""
+    if settings.data.source != "store":
+        return settings
+    settings = config.replace(settings, "data", normalize=store.normalize)
+    scheme = store.partition.split(",")[0]
+    if scheme not in partitions.SCHEMES:
+        scheme = settings.partition.scheme
+    return config.replace(settings, "partition", scheme=scheme, n_clients=store.sizes.size)
 
 
 def prepare(settings, path):
@@ -116,27 +133,24 @@ def prepare(settings, path):
     settings : Config
     path : path-like
     """
-    dataset = datasets.load(settings, settings.run.seed)
-    client_of_sample = partitions.partition(dataset, settings.partition, settings.run.seed)
     cut = settings.partition
-    stores.write(
-        path,
-        dataset,
-        client_of_sample,
-        f"{cut.scheme}, P = {client_of_sample.max() + 1}" + (f", alpha = {cut.alpha:g}" if cut.scheme == "label_skew" else ""),
-    )
+    with threadpool_limits(1):  # the same groups whatever the number of threads
+        dataset = datasets.load(settings, settings.run.seed)
+        client_of_sample = partitions.partition(dataset, cut, settings.run.seed)
+    alpha = f", alpha = {cut.alpha:g}" if cut.scheme == "label_skew" else ""
+    made = f"{cut.scheme}, P = {client_of_sample.max() + 1}{alpha}"
+    stores.write(path, dataset, client_of_sample, made, settings.data.normalize)
 
 
 @contextmanager
 def client_store(comm, settings, out):
     """The store that the run reads: the user's own, or one that the server makes in the run directory and removes at the end."""
     own = settings.data.source == "store"
-    path = config.find_data(settings.data.path) if own else Path(out) / f".clients-{settings.run.seed}.h5"
+    path = config.find_data(settings.data.path) if own else Path(out) / f".clients-{os.getpid()}.h5"
     try:
         with comm.together():
             if comm.is_server and not own:
-                with threadpool_limits(1):  # the same groups whatever the number of threads
-                    prepare(settings, path)
+                prepare(settings, path)
         # the server may have found the path through an environment that workers don't have
         path = Path(comm.broadcast_text(str(path.resolve())))
         with comm.together():

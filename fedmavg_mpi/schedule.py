@@ -11,10 +11,11 @@ def shared_steps(schedule, q2, s):
 
 @dataclass
 class Decision:
-    """What the server decides between rounds: the penalty from now on, or why to stop."""
+    """What the server decides between rounds: the penalty from now on and whether a stage of it begins, or why to stop."""
 
     rho: float
     stop_reason: str | None = None
+    new_stage: bool = False
 
 
 class StopRule:
@@ -66,9 +67,9 @@ class StopRule:
 class PenaltyContinuation(StopRule):
     """Raises rho in stages until the clusters are settled (SNCP: Wang et al. 2019).
 
-    A stage ends when the relative change falls below 1e-5 or after 200 rounds; then rho grows by half, up to
-    ``rho_max``. The run ends when a whole stage changed no sample's cluster and the objective has settled within
-    the stage's tolerance.
+    A stage ends when the relative change falls below 1e-5 (or ``stop.rel_tol``, if that is larger) or after 200 rounds; then rho grows by
+    half, up to ``rho_max``. The run ends when no sample's cluster differs from the one it had when the stage began, and the objective has
+    settled within the same tolerance.
 
     Parameters
     ----------
@@ -94,13 +95,14 @@ class PenaltyContinuation(StopRule):
         if not math.isfinite(value):
             return Decision(rho, "objective not finite")
         change = self.relative_change(s, value)
-        settled = change is not None and change < self.STAGE_TOLERANCE
+        settled = change is not None and change < max(self.STAGE_TOLERANCE, self.stop.rel_tol)
         if settled and evaluation.n_changed == 0:
             return Decision(rho, "clusters settled")
         if s >= self.stop.max_rounds:
             return Decision(rho, "round limit")
         if settled or s - self.stage_start >= self.STAGE_ROUNDS:
-            rho = min(self.GROWTH * rho, self.rho_max)
+            rho = max(rho, min(self.GROWTH * rho, self.rho_max))
             self.stage_start = s
             self.previous = (s, evaluation.objective(rho))  # the same point under the new penalty
+            return Decision(rho, new_stage=True)
         return Decision(rho)

@@ -1,13 +1,13 @@
 """The client store: one HDF5 file whose samples are sorted by client, so that a client is one contiguous slab.
 
-Layout (format version 1): attributes ``format``, ``version``, ``n_features``, ``partition`` (text); ``/clients/offsets`` (P + 1),
+Layout (format version 1): attributes ``format``, ``version``, ``n_features``, ``partition`` and ``normalize`` (text); ``/clients/offsets`` (P + 1),
 ``/clients/of_row`` (the data set's sample index of each row); ``/samples`` (N x M), or for sparse data ``/csr/data``, ``/csr/indices``,
 ``/csr/indptr``; where known ``/labels`` (N, by row), ``/label_names``, ``/sample_names`` (by row), ``/feature_names``. A store of ratings
 is sparse (users x items, a stored 0 being a rating), has the attributes ``rating_minimum`` and ``rating_maximum``, and ``/titles`` of items.
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import h5py
@@ -19,9 +19,10 @@ from fedmavg_mpi.errors import DataError
 FORMAT = "fedmavg_mpi client store"
 VERSION = 1
 CHUNK_BYTES = 1 << 24
+MAKE_AGAIN = "make it again with fedmavg data prepare"
 
 
-def write(path, dataset, client_of_sample, partition):
+def write(path, dataset, client_of_sample, partition, normalize="none"):
     """Write a store, complete or not at all.
 
     Parameters
@@ -33,6 +34,8 @@ def write(path, dataset, client_of_sample, partition):
         Client of each sample.
     partition : str
         How the clients were made, kept for the reader.
+    normalize : str
+        How the samples were normalized, likewise.
 
     Raises
     ------
@@ -43,7 +46,8 @@ def write(path, dataset, client_of_sample, partition):
     order = np.argsort(client_of_sample, kind="stable")
     sizes = np.bincount(client_of_sample)
     with written_aside(path) as aside, h5py.File(aside, "w") as file:
-        file.attrs.update(format=FORMAT, version=VERSION, n_features=dataset.samples.shape[1], partition=partition)
+        file.attrs.update(format=FORMAT, version=VERSION, n_features=dataset.samples.shape[1])
+        file.attrs.update(partition=partition, normalize=normalize)
         file["clients/offsets"] = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         file["clients/of_row"] = order.astype(np.int64)
         if sparse.issparse(dataset.samples):
@@ -85,7 +89,8 @@ def written_aside(path):
     except (OSError, RuntimeError) as error:  # h5py reports a failed flush as RuntimeError
         raise DataError(f"{path}: can't be written ({reason(error)}); free some space or choose another place") from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def reason(error):
@@ -110,7 +115,7 @@ class ClientStore:
     offsets : ndarray of int64 (P + 1,)
     n_samples, n_features : int
     label_names : list of str or None
-    partition : str
+    partition, normalize : str
     rating_range : tuple of float or None
         Lowest and highest rating; None where the samples aren't ratings.
 
@@ -127,7 +132,7 @@ class ClientStore:
             self.n_features = int(file.attrs["n_features"])
             self.n_samples = int(self.offsets[-1])
             self.sparse = "csr" in file
-            self.partition = file.attrs["partition"]
+            self.partition, self.normalize = file.attrs["partition"], file.attrs["normalize"]
             self.dtype = (file["csr/data"] if self.sparse else file["samples"]).dtype
             self.n_values = file["csr/data"].shape[0] if self.sparse else self.n_samples * self.n_features
             range_known = "rating_minimum" in file.attrs
@@ -135,6 +140,22 @@ class ClientStore:
                 (float(file.attrs["rating_minimum"]), float(file.attrs["rating_maximum"])) if range_known else None
             )
             self.label_names = [name.decode() for name in file["label_names"][:]] if "labels" in file else None
+            self._check_shapes(file)
+
+    def _check_shapes(self, file):
+        """Raise DataError where the parts of the file don't fit each other."""
+        shapes = {"clients/of_row": (self.n_samples,)}
+        if self.sparse:
+            shapes |= {"csr/indptr": (self.n_samples + 1,), "csr/data": (self.n_values,), "csr/indices": (self.n_values,)}
+        else:
+            shapes["samples"] = (self.n_samples, self.n_features)
+        if "labels" in file:
+            shapes["labels"] = (self.n_samples,)
+        for name, shape in shapes.items():
+            if file[name].shape != shape:
+                raise DataError(f"{self.path}: {name} is of shape {file[name].shape}, expected {shape}; {MAKE_AGAIN}")
+        if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
+            raise DataError(f"{self.path}: clients/offsets go down, expected one run of samples a client; {MAKE_AGAIN}")
 
     @property
     def sizes(self):
@@ -172,24 +193,35 @@ class ClientStore:
                 indptr = file["csr/indptr"][begin : end + 1]
                 values = slice(indptr[0], indptr[-1])
                 data, indices = file["csr/data"][values].astype(dtype, copy=False), file["csr/indices"][values]
+                if indices.size and not (0 <= indices.min() and indices.max() < self.n_features and (np.diff(indptr) >= 0).all()):
+                    raise DataError(f"{self.path}: sparse rows out of order or beyond {self.n_features} features; {MAKE_AGAIN}")
                 return sparse.csr_array((data, indices, indptr - indptr[0]), shape=(end - begin, self.n_features))
-            out = np.empty((end - begin, self.n_features), dtype)
+            out = _empty((end - begin, self.n_features), dtype)
             # pieces, so that a conversion of precision holds no second copy of the slab
             step = max(1, CHUNK_BYTES // (self.n_features * self.dtype.itemsize))
             for start in range(0, end - begin, step):
                 stop = min(start + step, end - begin)
-                out[start:stop] = file["samples"][begin + start : begin + stop]
+                with np.errstate(over="ignore"):  # an overflow shows in the samples' sum of squares
+                    out[start:stop] = file["samples"][begin + start : begin + stop]
             return out
 
     def labels(self, clients):
         """Classes of a run of clients' samples: ndarray of int32 (n,), or None."""
         with self._open() as file:
-            return file["labels"][self.offsets[clients.start] : self.offsets[clients.stop]] if "labels" in file else None
+            if "labels" not in file:
+                return None
+            labels = file["labels"][self.offsets[clients.start] : self.offsets[clients.stop]]
+            if labels.size and not (0 <= labels.min() and labels.max() < len(self.label_names)):
+                raise DataError(f"{self.path}: labels beyond the {len(self.label_names)} classes; {MAKE_AGAIN}")
+            return labels
 
     def of_row(self):
         """The data set's sample index of each row: ndarray of int64 (N,)."""
         with self._open() as file:
-            return file["clients/of_row"][:]
+            of_row = file["clients/of_row"][:]
+        if not np.array_equal(np.sort(of_row), np.arange(self.n_samples)):
+            raise DataError(f"{self.path}: rows that don't stand for {self.n_samples} samples; {MAKE_AGAIN}")
+        return of_row
 
     @contextmanager
     def _open(self):
@@ -204,15 +236,22 @@ class ClientStore:
             ) from None
         except (OSError, KeyError, RuntimeError) as error:
             words = "cut short or not a client store" if "errno" not in str(error) else reason(error)
-            raise DataError(f"{self.path}: can't be read ({words}); make it again with fedmavg data prepare") from None
+            raise DataError(f"{self.path}: can't be read ({words}); {MAKE_AGAIN}") from None
 
     def _check(self, file):
         if file.attrs.get("format") != FORMAT:
             raise DataError(f"{self.path}: an HDF5 file but not a client store; make one with fedmavg data prepare")
         if file.attrs["version"] != VERSION:
-            raise DataError(
-                f"{self.path}: store version {file.attrs['version']}, expected {VERSION}; make it again with fedmavg data prepare"
-            )
+            raise DataError(f"{self.path}: store version {file.attrs['version']}, expected {VERSION}; {MAKE_AGAIN}")
+
+
+def _empty(shape, dtype):
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError:
+        raise DataError(
+            f"{shape[0]} x {shape[1]} samples don't fit in this rank's memory; start more ranks on more hosts, or set run.dtype = 'float32'"
+        ) from None
 
 
 def describe(path):

@@ -1,7 +1,15 @@
 """The algorithms: one file each, with one readable ``run_round``."""
 
+from fedmavg_mpi.algorithms.centralized import Centralized
 from fedmavg_mpi.algorithms.fedavg import FedAvg
 from fedmavg_mpi.algorithms.fedmavg import FedMAvg
+from fedmavg_mpi.algorithms.gossip import Gossip
 from fedmavg_mpi.algorithms.gradient_sharing import GradientSharing
 
-ALGORITHMS = {"fedmavg": FedMAvg, "fedavg": FedAvg, "gradient_sharing": GradientSharing}
+ALGORITHMS = {
+    "fedmavg": FedMAvg,
+    "fedavg": FedAvg,
+    "gradient_sharing": GradientSharing,
+    "gossip": Gossip,
+    "centralized": Centralized,
+}

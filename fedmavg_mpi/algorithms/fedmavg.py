@@ -2,51 +2,17 @@
 
 import numpy as np
 
+from fedmavg_mpi.algorithms.algorithm import Algorithm
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.schedule import shared_steps
 
 
-class FedMAvg:
-    """One run's state on one rank, and the round that changes it.
-
-    Every rank makes the same calls in the same order; what a rank has no part in returns at once.
-
-    Parameters
-    ----------
-    config : AlgorithmConfig
-    comm : Communicator
-    placement : Placement
-        Clients of every rank.
-    sampler : Sampler
-    aggregation : one of ``aggregation.METHODS``
-    model : the server's half of the model, the same on every rank
-    shard : this rank's clients
-    clock : Clock
-    w : ndarray
-        The first W at the server; of the same shape elsewhere.
-
-    Attributes
-    ----------
-    fixed : dict
-        Keys of the ``[algorithm]`` section that an algorithm fixes; FedMAvg itself none.
-    setup_ledger : ProtocolLedger
-        What the protocol moved before the first round.
-    """
-
-    fixed = {}
+class FedMAvg(Algorithm):
+    """One run's state on one rank, and the round that changes it. Parameters as in :class:`Algorithm`."""
 
     def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
-        self.config = config
-        self.comm = comm
-        self.placement = placement
-        self.sampler = sampler
-        self.aggregation = aggregation
-        self.model = model
-        self.shard = shard
-        self.clock = clock
-        self.w = w
+        super().__init__(config, comm, placement, sampler, aggregation, model, shard, clock, w)
         self.holders = set()  # ranks beside the server that hold the present W
-        self.setup_ledger = ProtocolLedger()
         shard.receive(w)
         if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
             # Clients that are not drawn for long count in HH' with their start.
@@ -114,8 +80,3 @@ class FedMAvg:
             ledger.uplink(draw.updating.size * self.model.n_gram_values, 8)
             ledger.downlink(draw.clients.size, 8)
         return ledger
-
-    def clients_here(self, clients):
-        """Of these client ids (sorted), the ones of this rank, as indices on it."""
-        own = self.placement.clients_of(self.comm.rank)
-        return clients[np.searchsorted(clients, own.start) : np.searchsorted(clients, own.stop)] - own.start

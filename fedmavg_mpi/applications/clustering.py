@@ -11,6 +11,18 @@ from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
 LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
 
 
+def check_magnitude(norm2, maximum, dtype, store):
+    """Raise DataError where the samples' squares leave the range of the run's precision."""
+    limits = np.finfo(dtype)
+    if not np.isfinite(norm2) or norm2 > limits.max / 1e6:
+        found = f"values up to {maximum:.3g}, whose squares overflow" if not np.isnan(norm2) else "values that are not numbers"
+    elif maximum > 0 and norm2 < limits.tiny * 1e6 * store.n_samples:
+        found = f"values of at most {maximum:.3g}, whose squares vanish"
+    else:
+        return
+    raise DataError(f"{found} in {dtype}; expected moderate numbers: scale the data, or set data.normalize = 'unit'")
+
+
 class Clustering:
     """One rank's part of a clustering run. All ranks make the same calls.
 
@@ -59,7 +71,7 @@ class Clustering:
             samples = store.slab(clients, np.dtype(settings.run.dtype))
             self.labels = store.labels(clients)
         totals = self._exchange_totals(client_totals(samples, offsets), store)
-        self.model = ClusteringModel(settings.model, totals)
+        self.model = ClusteringModel(settings.model, totals, settings.algorithm.curvature_factor_w)
         self.shard = ClusteringShard(samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client)
         self.stage_clusters = self.shard.assignments()
         self.table = None  # the last contingency table, at the server
@@ -68,8 +80,11 @@ class Clustering:
         """What all need to know of the pooled data: three scalars a client up, their sums down."""
         rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
         totals = np.empty(3)
-        if self.comm.is_server:
-            totals[:] = *aggregation.in_order_sum(rows[:, :2]), rows[:, 2].max()
+        with self.comm.together():
+            if self.comm.is_server:
+                with np.errstate(all="ignore"):
+                    totals[:] = *aggregation.in_order_sum(rows[:, :2]), rows[:, 2].max()
+                check_magnitude(totals[0], totals[2], np.dtype(self.settings.run.dtype), store)
         self.comm.broadcast(totals, "control", self.comm.everyone)
         return DataTotals(store.n_samples, store.n_features, *totals.tolist())
 
@@ -103,9 +118,9 @@ class Clustering:
         """The local step of the rounds to come, at the server."""
         return self.model.local_curvature(w, rho)
 
-    def take_step(self, rho, curvature):
-        """Take the server's penalty and local step; where the penalty has been raised, count changes of clusters from here."""
-        if rho != self.shard.rho:
+    def take_step(self, rho, curvature, new_stage):
+        """Take the server's penalty and local step; in a new penalty stage, count changes of clusters from here."""
+        if new_stage:
             self.stage_clusters = self.shard.assignments()
         self.shard.take_step(rho, curvature)
 

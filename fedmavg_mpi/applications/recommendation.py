@@ -10,6 +10,9 @@ from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
 from fedmavg_mpi.schedule import StopRule
 
 
+NAMES = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}  # run file: store
+
+
 class Recommendation:
     """One rank's part of a recommendation run. All ranks make the same calls.
 
@@ -48,18 +51,11 @@ class Recommendation:
             if store.rating_range is None:
                 raise DataError(f"{store.path}: holds samples, expected ratings; make it with fedmavg data prepare movielens")
             self.ratings = store.slab(clients, np.dtype(settings.run.dtype))
+            # read now: the store may be a temporary one
+            self.names = {path: store.names(kind) for path, kind in NAMES.items()} if comm.is_server else {}
         train, test = split(self.ratings, clients.start, settings.run.seed, settings.data.test_fraction)
         totals, counts = self._exchange_totals(client_totals(train))
-        self.model = RatingsModel(
-            settings.model.n_components,
-            settings.model.regularization,
-            settings.model.bias_regularization,
-            settings.model.biases,
-            totals,
-            settings.aggregation.weighting,
-            settings.algorithm.upload,
-            counts,
-        )
+        self.model = RatingsModel(settings, totals, counts)
         known_items = np.bincount(train.indices, minlength=store.n_features)
         comm.reduce(known_items, "evaluation", comm.everyone)
         comm.broadcast(known_items, "evaluation", comm.everyone)
@@ -86,7 +82,7 @@ class Recommendation:
         """None for all: each user's step follows from the items that it has rated."""
         return 0.0
 
-    def take_step(self, rho, curvature):
+    def take_step(self, rho, curvature, new_stage):
         """Nothing to take: see :meth:`local_curvature`."""
 
     def evaluate(self):
@@ -137,9 +133,7 @@ class Recommendation:
             return {}, {}
         attributes = {"mean_rating": self.model.totals.mean, "biases": self.model.form.biased}
         attributes["rating_minimum"], attributes["rating_maximum"] = self.store.rating_range
-        named = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}
-        names = {path: self.store.names(kind) for path, kind in named.items()}
-        encoded = {path: np.array([name.encode() for name in found]) for path, found in names.items() if found}
+        encoded = {path: np.array([name.encode() for name in found]) for path, found in self.names.items() if found}
         return attributes, {
             **encoded,
             **rated,

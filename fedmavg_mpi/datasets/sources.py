@@ -1,10 +1,10 @@
 """The data sources by name. A new one is a file with a ``load(config, seed)`` and a line in the table."""
 
-from fedmavg_mpi.datasets import expression, matrix, synthetic
+from fedmavg_mpi.datasets import expression, matrix, movielens, synthetic
 from fedmavg_mpi.datasets.normalize import normalize
 from fedmavg_mpi.errors import ConfigError, DataError
 
-SOURCES = {"synthetic": synthetic.load, "expression": expression.load, "matrix": matrix.load}
+SOURCES = {"synthetic": synthetic.load, "expression": expression.load, "matrix": matrix.load, "movielens": movielens.load}
 
 
 def load(config, seed):

@@ -24,7 +24,7 @@ def objective_sums(block, w, h, form, out):
         out[p] = 0
         for j in range(indptr[p], indptr[p + 1]):
             row = w[indices[j]]
-            residual = values[j] - form.mean - inner(row, own, k)
+            residual = np.float64(values[j]) - form.mean - inner(row, own, k)
             if form.biased:
                 residual -= np.float64(row[k]) + own[k]
                 out[p, 2] += np.float64(row[k]) ** 2
@@ -61,30 +61,9 @@ def error_sums(block, w, h, form, fallback, known_users, known_items, low, high,
                 prediction = form.mean + inner(row, own, k)
             if form.biased:
                 prediction += np.float64(row[k]) + own[k]
-            error = abs(values[j] - min(max(prediction, low), high))
+            error = abs(np.float64(values[j]) - min(max(prediction, low), high))
             out[p, 0] += error**2
             out[p, 1] += error
-
-
-@jit
-def add_outer_products(users, h, form, total):
-    """total += h~ h~' of each user in their order; h~ = [h_p, 1] with biases, else h_p.
-
-    Parameters
-    ----------
-    users : ndarray of int (n,)
-    h : ndarray (users x L)
-    form : Form
-    total : ndarray of float64 (L x L)
-    """
-    size = h.shape[1]
-    own = np.ones(size)
-    for p in users:
-        for a in range(size - form.biased):
-            own[a] = h[p, a]
-        for a in range(size):
-            for b in range(size):
-                total[a, b] += own[a] * own[b]
 
 
 @jit

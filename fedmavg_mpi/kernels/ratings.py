@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 @jit
-def local_factor_steps(users, block, w, h, form, steps):
+def local_factor_steps(users, block, w, h, form, steps, ridge_counts=None):
     """Gradient steps u <- u - (A u - 2 D'y) / t on each user's row u = [h_p, c_p] at fixed W, in place.
 
     D has a row [w_i, 1] for each rated item ([w_i] without biases), y = x - mean - b_i, A = 2 D'D + diag(ridges) is the Hessian of
@@ -49,6 +49,9 @@ def local_factor_steps(users, block, w, h, form, steps):
     form : Form
     steps : int
         Q1.
+    ridge_counts : ndarray (users,), optional
+        How often each user's ridges count; by default once. With users and items changed over, these are steps on the rows of W, whose
+        ridges count once a rating.
     """
     indptr, indices, values = block
     size = h.shape[1]
@@ -59,13 +62,14 @@ def local_factor_steps(users, block, w, h, form, steps):
     design = np.empty((longest + 3, size), w.dtype)
     hessian = np.zeros((size, size), w.dtype)
     ridges = np.zeros(size, w.dtype)
-    ridges[:k], ridges[k:] = form.ridge, form.ridge_bias
     pull = np.zeros(size, w.dtype)
     gradient = np.zeros(size, w.dtype)
     for p in users:
         begin, count = indptr[p], indptr[p + 1] - indptr[p]
         if count == 0 or steps == 0:
             continue
+        times = 1.0 if ridge_counts is None else ridge_counts[p]
+        ridges[:k], ridges[k:] = times * form.ridge, times * form.ridge_bias
         pull[:] = 0
         for j in range(count):
             row = w[indices[begin + j]]

@@ -37,10 +37,13 @@ class ClusteringModel:
     ----------
     config : ModelConfig
     totals : DataTotals
+    curvature_factor : float
+        The 5 of the shared step's d = 5 lambda_max (paper).
     """
 
-    def __init__(self, config, totals):
+    def __init__(self, config, totals, curvature_factor=5.0):
         self.n_components = config.n_components
+        self.curvature_factor = curvature_factor
         self.nu = config.nu
         self.totals = totals
         # Start (paper leaves it open): both factors uniform in [0, a), a = sqrt(mean(X) / K).
@@ -78,7 +81,7 @@ class ClusteringModel:
 
     def shared_curvature(self, h_gram):
         """The shared step's d = 5 lambda_max(2 HH' / N) (paper) from HH' (K x K)."""
-        return 5 * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
+        return self.curvature_factor * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
 
     def next_shared(self, w, average):
         """The next W from the average of the copies: its projection onto 0 <= W <= max(X), in place."""
@@ -269,7 +272,7 @@ class ClusteringShard:
     def _shared_steps(self, clients, curvature, steps):
         """A_p^q and S_p of each client: two ndarrays of float64 (clients x K x K)."""
         g = self.h_grams[clients] * (2 / self._sizes_at_least_one(clients))[:, None, None]
-        d = 5 * np.linalg.eigvalsh(g)[:, -1] if curvature is None else np.full(clients.size, curvature)
+        d = self.model.curvature_factor * np.linalg.eigvalsh(g)[:, -1] if curvature is None else np.full(clients.size, curvature)
         return step_powers(g, np.divide(1.0, d, out=np.zeros_like(d), where=d > 0), steps)
 
     def _sizes_at_least_one(self, clients):
@@ -325,12 +328,14 @@ def client_totals(samples, offsets):
 
 
 def gram(factor):
-    """factor factor' in float64 for a K x n factor: ndarray (K x K)."""
+    """factor factor' for a K x n factor, multiplied in its own precision: ndarray of float64 (K x K)."""
     return (factor @ factor.T).astype(np.float64)
 
 
 def largest_eigenvalue(symmetric):
-    """The largest eigenvalue of a symmetric matrix."""
+    """The largest eigenvalue of a symmetric matrix; NaN for one that is not finite, so that a diverged run ends as such."""
+    if not np.isfinite(symmetric).all():
+        return np.nan
     return float(np.linalg.eigvalsh(symmetric)[-1])
 
 

@@ -8,6 +8,7 @@ W is kept with a row an item, and H with a row a user; with biases b and c are t
 """
 
 import numpy as np
+from scipy import sparse
 
 from fedmavg_mpi import rng
 from fedmavg_mpi.kernels import rating_sums
@@ -19,17 +20,10 @@ class RatingsModel:
 
     Parameters
     ----------
-    n_components : int
-        K.
-    ridge, ridge_bias : float
-        At least 0.
-    biases : bool
+    settings : Config
+        Its sections ``model``, ``algorithm`` and ``aggregation`` are read.
     totals : RatingTotals
-    weighting : {"clients", "rows"}
-        What a row of W is averaged over: all draws, or those that rated it.
-    upload : {"dense", "rows"}
-        What a client sends: its copy of W, or the rows that it rated.
-    counts : ndarray of int64 (users,), optional
+    counts : ndarray of int64 (users,)
         Training ratings of every user.
 
     Attributes
@@ -39,12 +33,16 @@ class RatingsModel:
     form : kernels.ratings.Form
     """
 
-    def __init__(self, n_components, ridge, ridge_bias, biases, totals, weighting="clients", upload="dense", counts=None):
-        self.n_components = n_components
-        self.weighting, self.upload, self.counts = weighting, upload, counts
-        self.width = n_components + biases
-        self.totals = totals
-        self.form = kernels.Form(int(biases), totals.mean if biases else 0.0, float(ridge), float(ridge_bias))
+    def __init__(self, settings, totals, counts):
+        config = settings.model
+        self.n_components = config.n_components
+        self.start_deviation = config.start_deviation
+        self.curvature_factor = settings.algorithm.curvature_factor_w
+        self.weighting, self.upload = settings.aggregation.weighting, settings.algorithm.upload
+        self.totals, self.counts = totals, counts
+        self.width = self.n_components + config.biases
+        mean = totals.mean if config.biases else 0.0
+        self.form = kernels.Form(int(config.biases), mean, config.regularization, config.bias_regularization)
 
     def start(self, seed, dtype):
         """The first W: ndarray (items x L)."""
@@ -55,41 +53,28 @@ class RatingsModel:
         return self._start(rng.generator(seed, rng.START_LOCAL, client), 1)[0]
 
     def _start(self, generator, n_rows):
-        """With biases normal of standard deviation 0.1, and biases 0. Without, about the mean rating is predicted (paper leaves it open)."""
+        """With biases normal, and biases 0. Without, about the mean rating is predicted (paper leaves it open)."""
         out = np.zeros((n_rows, self.width))
         if self.form.biased:
-            out[:, :-1] = 0.1 * generator.standard_normal((n_rows, self.n_components))
+            out[:, :-1] = self.start_deviation * generator.standard_normal((n_rows, self.n_components))
         else:
             scale = np.sqrt(self.totals.magnitude / max(self.totals.n_ratings, 1) / self.n_components)
             out[:] = scale * generator.uniform(0.8, 1.2, (n_rows, self.n_components))
         return out
 
     def shared_curvature(self, h_gram):
-        """The shared step's d = 5 lambda_max (paper) of the Hessian 2 H~H~' / N + diag(ridges) of a row of W.
-
-        Parameters
-        ----------
-        h_gram : ndarray (L x L)
-            :meth:`RatingsShard.h_gram_sum` over all N users.
-        """
-        ridges = np.full(self.width, self.form.ridge)
-        ridges[self.n_components :] = self.form.ridge_bias
-        return 5 * float(np.linalg.eigvalsh(2 * h_gram / self.totals.n_users + np.diag(ridges))[-1])
+        """The shared step's d = 5 lambda_max(2 H~H~' / N) (paper) from the sum of :meth:`RatingsShard.grams_of` over all N users."""
+        return max(self.curvature_factor * float(np.linalg.eigvalsh(2 * h_gram / self.totals.n_users)[-1]), self._least_curvature)
 
     def client_curvatures(self, h):
-        """The same from each client alone, d = 5 lambda_max(2 h~_p h~_p' + diag(ridges)): ndarray of float64 (clients,).
-
-        Parameters
-        ----------
-        h : ndarray (clients x L)
-        """
+        """The same from each client alone, d = 10 |h~_p|^2, h~_p = [h_p, 1] with biases: ndarray of float64 (clients,) from h (clients x L)."""
         norm2 = np.square(h[:, : self.n_components], dtype=np.float64).sum(axis=1)
-        factor = 2 * norm2 + self.form.ridge
-        if not self.form.biased:
-            return 5 * factor
-        # the eigenvector lies in the plane of (h_p, 0) and (0, 1), where the Hessian is [[factor, 2 |h_p|], [2 |h_p|, bias]]
-        bias = 2 + self.form.ridge_bias
-        return 5 * ((factor + bias) / 2 + np.sqrt((factor - bias) ** 2 / 4 + 4 * norm2))
+        return np.maximum(2 * self.curvature_factor * (norm2 + self.form.biased), self._least_curvature)
+
+    @property
+    def _least_curvature(self):
+        """A smaller d would let the ridge alone throw a row beyond 0."""
+        return max(self.form.ridge, self.form.ridge_bias if self.form.biased else 0.0)
 
     @property
     def n_gram_values(self):
@@ -209,10 +194,20 @@ class RatingsShard:
         for i in range(train.shape[0]):
             self.h[i] = model.start_local(seed, first_client + i)
         self.w = None
+        self.by_item = None  # the training ratings, a row an item, once they are asked for
 
     def receive(self, w):
-        """Take a new W (items x L)."""
+        """Take a new W: one for all users (items x L), or each user's own copy (users here x items x L)."""
         self.w = w
+
+    def copy_of(self, client):
+        """The W that a client works with: ndarray (items x L)."""
+        return self.w if self.w.ndim == 2 else self.w[client]
+
+    def _sharing(self):
+        """Runs of clients that have their W in common: slices."""
+        n = self.sizes.size
+        return [slice(0, n)] if self.w.ndim == 2 else [slice(i, i + 1) for i in range(n)]
 
     def item_counts(self):
         """Training ratings here of each item: ndarray of int64 (items,)."""
@@ -226,7 +221,24 @@ class RatingsShard:
 
     def update_local_factors(self, clients, steps):
         """Q1 gradient steps on [h_p, c_p] at fixed W for these clients (indices here); t = 0.51 lambda_max of each one's Hessian."""
-        kernels.local_factor_steps(clients, self.train, self.w, self.h, self.model.form, steps)
+        alike = [(clients, self.w)] if self.w.ndim == 2 else [(np.array([p]), self.w[p]) for p in clients]
+        for users, w in alike:
+            kernels.local_factor_steps(users, self.train, w, self.h, self.model.form, steps)
+
+    def update_shared_factor(self, steps):
+        """Q2 gradient steps on each row of W, in place, of sum_p F_p over the users here at fixed H, as where the ratings are pooled.
+
+        A row's own t = 0.51 lambda_max(2 sum_{p rated i} h~_p h~_p' + n_i ridges), n_i being its number of ratings: each F_p has the
+        row's ridge once. It is the step on H with users and items changed over.
+        """
+        if self.by_item is None:
+            n_users, n_items = self.sizes.size, self.w.shape[0]
+            of_user = sparse.csr_array((self.train.values, self.train.indices, self.train.indptr), shape=(n_users, n_items))
+            of_item = of_user.T.tocsr()
+            self.by_item = kernels.Block(of_item.indptr, of_item.indices, of_item.data)
+        counts = np.diff(self.by_item.indptr).astype(np.float64)
+        items = np.arange(counts.size)
+        kernels.local_factor_steps(items, self.by_item, self.h, self.w, self.model.form, steps, counts)
 
     def contribution(self, clients, weights, curvature, steps):
         """sum_p a_p (W_p - W) over these clients after their steps on W, without forming any W_p.
@@ -264,10 +276,10 @@ class RatingsShard:
         """These clients' own rated rows after their steps: (items (n,) of int32, rows (n x L)), client after client."""
         counts = self.sizes[clients]
         ends = np.cumsum(counts)
-        items, rows = np.empty(counts.sum(), np.int32), np.empty((counts.sum(), self.w.shape[1]), self.dtype)
+        items, rows = np.empty(counts.sum(), np.int32), np.empty((counts.sum(), self.w.shape[-1]), self.dtype)
         for p, begin, end, d in zip(clients, ends - counts, ends, self._curvatures(clients, curvature), strict=True):
             items[begin:end] = self.train.indices[self.train.indptr[p] : self.train.indptr[p + 1]]
-            kernels.new_rows(p, self.train, self.w, self.h, self.model.form, d, steps, rows[begin:end])
+            kernels.new_rows(p, self.train, self.copy_of(p), self.h, self.model.form, d, steps, rows[begin:end])
         return items, rows
 
     def client_models(self, clients, curvature, steps):
@@ -314,7 +326,9 @@ class RatingsShard:
         Columns: squared training residuals, |w_i|^2 and b_i^2 over the rated items, |h_p|^2, c_p^2.
         """
         out = np.zeros((self.sizes.size, 5))
-        rating_sums.objective_sums(self.train, self.w, self.h, self.model.form, out)
+        for part in self._sharing():
+            w, block = self.copy_of(part.start), _of_users(self.train, part)
+            rating_sums.objective_sums(block, w, self.h[part], self.model.form, out[part])
         squares = self.h.astype(np.float64) ** 2
         out[:, 3] = squares[:, : self.model.n_components].sum(axis=1)
         out[:, 4] = squares[:, self.model.n_components :].sum(axis=1)
@@ -328,10 +342,17 @@ class RatingsShard:
         model, out = self.model, np.zeros((self.sizes.size, 6))
         out[:, 0], out[:, 3] = self.sizes, self.test_sizes
         limits = model.totals.minimum, model.totals.maximum
-        known = self.sizes > 0, self.known_items
-        for block, columns in ((self.train, out[:, 1:3]), (self.test, out[:, 4:6])):
-            rating_sums.error_sums(block, self.w, self.h, model.form, model.totals.mean, *known, *limits, columns)
+        for part in self._sharing():
+            w, h, known = self.copy_of(part.start), self.h[part], (self.sizes[part] > 0, self.known_items)
+            for ratings, columns in ((self.train, out[part, 1:3]), (self.test, out[part, 4:6])):
+                block = _of_users(ratings, part)
+                rating_sums.error_sums(block, w, h, model.form, model.totals.mean, *known, *limits, columns)
         return out
 
     def _curvatures(self, clients, curvature):
         return self.model.client_curvatures(self.h[clients]) if curvature is None else np.full(clients.size, float(curvature))
+
+
+def _of_users(block, part):
+    """The ratings of a run of users (a slice)."""
+    return kernels.Block(block.indptr[part.start : part.stop + 1], block.indices, block.values)

@@ -12,10 +12,15 @@ from fedmavg_mpi import config, results
 from fedmavg_mpi.errors import DataError
 
 FORMATS = (".png", ".pdf", ".svg")
+QUANTITIES = {
+    "objective": "relative objective",
+    "accuracy": "clustering accuracy",
+    "rmse_test": "RMSE of held-out ratings",
+}
 
 
 def draw_runs(directories, out):
-    """Objective and accuracy of finished runs, by round and by bytes moved between clients and server.
+    """Objective and accuracy or error of finished runs, by round and by bytes moved between clients and server.
 
     Parameters
     ----------
@@ -34,22 +39,25 @@ def draw_runs(directories, out):
     DataError
         No finished run in a directory, or a file that can't be written.
     """
-    if Path(out).suffix not in FORMATS:
+    if Path(out).suffix.lower() not in FORMATS:
         raise DataError(f"{out}: unknown kind of figure, expected a name that ends in {', '.join(FORMATS)}")
     runs = [(_label(directory), *results.read(directory)) for directory in directories]
-    with_accuracy = any(np.isfinite(data["evaluations/accuracy"]).any() for _, _, data in runs)
-    figure, axes = plt.subplots(1 + with_accuracy, 2, figsize=(9, 3.2 * (1 + with_accuracy)), sharey="row", squeeze=False)
+    names = [
+        name for name in QUANTITIES if any(np.isfinite(data.get(f"evaluations/{name}", np.nan)).any() for _, _, data in runs)
+    ]
+    figure, axes = plt.subplots(len(names), 2, figsize=(9, 3.2 * len(names)), sharey="row", squeeze=False)
     for label, _, data in runs:
         s = data["evaluations/round"]
         moved = data["rounds/uplink_bytes"] + data["rounds/downlink_bytes"]
         gigabytes = np.concatenate([[0], np.cumsum(moved)])[s] / 1e9
-        for row, name in zip(axes, ("objective", "accuracy"), strict=False):
-            # the start lies far above all that follows
-            row[0].plot(s[1:], data[f"evaluations/{name}"][1:], label=label)
-            row[1].plot(gigabytes[1:], data[f"evaluations/{name}"][1:], label=label)
-    axes[0, 0].set_ylabel("relative objective $N F / |X|^2$")
-    if with_accuracy:
-        axes[1, 0].set_ylabel("clustering accuracy")
+        shown = slice(1 if s.size > 1 else 0, None)  # the start lies far above all that follows
+        marker = "o" if s.size < 4 else None
+        for row, name in zip(axes, names, strict=True):
+            values = data.get(f"evaluations/{name}", np.full(s.size, np.nan))
+            row[0].plot(s[shown], values[shown], label=label, marker=marker)
+            row[1].plot(gigabytes[shown], values[shown], label=label, marker=marker)
+    for row, name in zip(axes, names, strict=True):
+        row[0].set_ylabel(QUANTITIES[name])
     axes[-1, 0].set_xlabel("communication round")
     axes[-1, 1].set_xlabel("client-server communication (GB)")
     for axis in axes.flat:
@@ -68,9 +76,10 @@ def draw_runs(directories, out):
 
 def _label(directory):
     """What tells a run apart in a legend."""
+    name = Path(directory).name.replace("$", r"\$").lstrip("_")  # marks that matplotlib would read its own way
     try:
         settings = config.read(Path(directory) / results.CONFIG_FILE)
     except config.ConfigError:
-        return Path(directory).name
+        return name
     m = settings.algorithm.clients_per_round or "all"
-    return f"{Path(directory).name}: m = {m}, {settings.algorithm.participation.upper()}"
+    return f"{name}: m = {m}, {settings.algorithm.participation.upper()}"

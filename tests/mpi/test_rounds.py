@@ -219,3 +219,14 @@ def test_fedavg_is_pcp_with_constant_steps(comm, small_store):
         ends.append(whole_factors(federation)[0])
     if comm.is_server:
         np.testing.assert_array_equal(*ends)
+
+
+@pytest.mark.parametrize("method", ["reduce", "allreduce", "gather"])
+@pytest.mark.parametrize("participation", ["pcc", "pcp"])
+def test_many_different_groups_of_drawn_ranks(comm, small_store, method, participation, monkeypatch):
+    """More groups than are kept: all ranks must let go of the same ones."""
+    monkeypatch.setattr("fedmavg_mpi.communicator.GROUPS_KEPT", 2)
+    chosen = configured(method, 2, participation, "local", "constant", "stop.max_rounds=40", "run.evaluate_every=0")
+    history = runner.rounds(runner.Federation(comm, chosen, small_store))
+    if comm.is_server:
+        assert len(history.draws) == 40
