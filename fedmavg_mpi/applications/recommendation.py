@@ -9,7 +9,6 @@ from fedmavg_mpi.models.rating_blocks import RatingTotals, client_totals, split
 from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
 from fedmavg_mpi.schedule import StopRule
 
-
 NAMES = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}  # run file: store
 
 

@@ -323,7 +323,9 @@ def client_totals(samples, offsets):
     for i, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
         for start in range(begin, end, 4096):  # small pieces: no second copy of the samples
             piece = values[start : min(start + 4096, end)].astype(np.float64).ravel()
-            out[i] = out[i, 0] + piece @ piece, out[i, 1] + piece.sum(), max(out[i, 2], piece.max())
+            with np.errstate(over="ignore", invalid="ignore"):  # the sums tell
+                squares, total = piece @ piece, piece.sum()
+            out[i] = out[i, 0] + squares, out[i, 1] + total, max(out[i, 2], piece.max())
     return out
 
 
