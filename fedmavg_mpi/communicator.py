@@ -17,8 +17,8 @@ from fedmavg_mpi.ledger import MpiLedger
 
 SERVER = 0
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
-SPIN_SECONDS = 1e-4
-LONGEST_NAP = 5e-4
+SPIN_SECONDS = 1e-4  # where every rank has a core of its own
+NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
 
 
 class FailedElsewhereError(Exception):
@@ -47,6 +47,7 @@ class Communicator:
         self.size = world.Get_size()
         self.everyone = tuple(range(self.size))
         self.ledger = MpiLedger()
+        self._spin_seconds = SPIN_SECONDS if self._has_own_core() else 0.0
 
     @property
     def is_server(self):
@@ -221,16 +222,27 @@ class Communicator:
         self._groups.move_to_end(key)
         return self._groups[key]
 
-    @staticmethod
-    def _wait(request):
-        """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it."""
-        nap, spin_until = 2e-5, time.perf_counter() + SPIN_SECONDS
+    def _wait(self, request):
+        """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it.
+
+        A rank that shares its core with another doesn't spin at all: it would keep from working the very rank that it waits for.
+        """
+        start = time.perf_counter()
         while not request.Test():
-            if time.perf_counter() < spin_until:
+            waited = time.perf_counter() - start
+            if waited < self._spin_seconds:
                 os.sched_yield()
             else:
-                time.sleep(nap)
-                nap = min(2 * nap, LONGEST_NAP)
+                time.sleep(min(NAP_SHARE * waited, LONGEST_NAP))
+
+    def _has_own_core(self):
+        """Whether this host has a core for each of its ranks."""
+        from mpi4py import MPI
+
+        host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        n_ranks = host.Get_size()
+        host.Free()
+        return n_ranks <= len(os.sched_getaffinity(0))
 
 
 def connect():

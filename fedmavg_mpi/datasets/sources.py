@@ -20,7 +20,7 @@ def load(config, seed):
     Returns
     -------
     Dataset
-        N x M samples, checked (finite, non-negative) and normalized.
+        N x M samples, checked (finite, non-negative) and normalized; or ratings, users x items.
 
     Raises
     ------
