@@ -18,7 +18,7 @@ from fedmavg_mpi.ledger import MpiLedger
 SERVER = 0
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
-NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
+NAP_SHARE, LONGEST_NAP = 1 / 16, 2e-4  # of the time waited so far, so that little is lost by sleeping on; seconds
 
 
 class FailedElsewhereError(Exception):

@@ -6,6 +6,11 @@ Libraries are imported where they are used: only the server needs them, and they
 import numpy as np
 
 
+def load_libraries():
+    """Import what the metrics need now, rather than in the first round."""
+    import sklearn.metrics  # noqa: F401
+
+
 def contingency(clusters, classes, n_clusters, n_classes):
     """Samples by cluster and class.
 

@@ -75,6 +75,8 @@ class Clustering:
         self.shard = ClusteringShard(samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client)
         self.stage_clusters = self.shard.assignments()
         self.table = None  # the last contingency table, at the server
+        if comm.is_server and self.label_names is not None:
+            metrics.load_libraries()
 
     def _exchange_totals(self, by_client, store):
         """What all need to know of the pooled data: three scalars a client up, their sums down."""
