@@ -49,6 +49,7 @@ class Sampler:
         self.m = len(sizes) if self.full else clients_per_round
         self.participation = participation
         self.seed = seed
+        self._last = None  # (round, its draw): a round is looked up before it and in it
 
     def draw(self, s):
         """The clients of round ``s``.
@@ -59,6 +60,11 @@ class Sampler:
         """
         if self.full:
             return Draw(self.all_clients, self.all_clients, self.shares, self.all_clients)
+        if self._last is None or self._last[0] != s:
+            self._last = s, self._draw_partial(s)
+        return self._last[1]
+
+    def _draw_partial(self, s):
         draws = rng.generator(self.seed, rng.SAMPLING, s).choice(self.all_clients.size, self.m, p=self.shares)
         clients, times = np.unique(draws, return_counts=True)
         return Draw(draws, clients, times / self.m, self.all_clients if self.participation == "pcc" else clients)

@@ -213,9 +213,6 @@ class RatingsShard:
         """Training ratings here of each item: ndarray of int64 (items,)."""
         return np.bincount(self.train.indices, minlength=self.model.totals.n_items)
 
-    def take_step(self, rho, curvature):
-        """Nothing to take: each user's step follows from the items that it has rated."""
-
     def form_products(self, clients):
         """Nothing to form ahead: the steps read W itself."""
 
