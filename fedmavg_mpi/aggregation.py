@@ -7,6 +7,8 @@ the server, take part.
 
 import numpy as np
 
+from fedmavg_mpi.models.sums import in_order_sum
+
 CLIENTS_AT_ONCE = 1024  # whose small values are held at the same time
 COPIES_BYTES = 1 << 28  # of W, that the server holds at the same time
 
@@ -22,7 +24,7 @@ class Reduce:
         clients = placement.clients_of(comm.rank)
         self.first_client, self.n_clients = clients.start, len(clients)
 
-    def sum_over_clients(self, values, clients, kind):
+    def sum_over_clients(self, values, clients, kind, add=in_order_sum):
         """The sum of all clients' values, at the server.
 
         Parameters
@@ -32,15 +34,17 @@ class Reduce:
         clients : ndarray of int
             Ids of the clients whose values are new since the last call with this kind (at the first call: all).
         kind : str
+        add : callable(ndarray (n x ...)) -> ndarray of float64
+            What n clients' values add up to.
 
         Returns
         -------
-        ndarray of float64 (...)
+        ndarray of float64, of the shape that ``add`` gives
             Meaningful at the server only.
         """
-        total = values(np.arange(0)).sum(axis=0)
+        total = add(values(np.arange(0)))
         for start in range(0, self.n_clients, CLIENTS_AT_ONCE):
-            total += values(np.arange(start, min(start + CLIENTS_AT_ONCE, self.n_clients))).sum(axis=0)
+            total += add(values(np.arange(start, min(start + CLIENTS_AT_ONCE, self.n_clients))))
         self.comm.reduce(total, kind, self.comm.everyone)
         return total
 
@@ -133,7 +137,7 @@ class Gather(Reduce):
         super().__init__(comm, placement)
         self.latest = {}  # kind -> the last values of every client, kept at the server
 
-    def sum_over_clients(self, values, clients, kind):
+    def sum_over_clients(self, values, clients, kind, add=in_order_sum):
         """As in :class:`Reduce`; only the new values travel."""
         begin, end = np.searchsorted(clients, [self.first_client, self.first_client + self.n_clients])
         mine = np.ascontiguousarray(values(clients[begin:end] - self.first_client))
@@ -142,7 +146,7 @@ class Gather(Reduce):
             return None
         latest = self.latest.setdefault(kind, np.zeros((len(self.placement.sizes), *new.shape[1:])))
         latest[clients] = new
-        return in_order_sum(latest)
+        return add(latest)
 
     def contribution(self, shard, draw, curvature, steps):
         """A function of client indices here that gives their own copies. Parameters as in :class:`Reduce`."""
@@ -182,14 +186,6 @@ class GatherRows(Gather):
         total = shard.no_contribution()
         shard.add_rows(total, draw.weights, counts, items, values)
         return total
-
-
-def in_order_sum(values):
-    """The sum over the first axis, one after the other in its order."""
-    total = np.zeros(values.shape[1:])
-    for value in values:
-        total += value
-    return total
 
 
 METHODS = {

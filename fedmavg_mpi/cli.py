@@ -30,7 +30,7 @@ def main(arguments=None):
     except FedmavgError as error:
         _complain(str(error))
         return 2
-    except BrokenPipeError:  # the reader of our output has gone    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -148,10 +148,12 @@ def test_curvatures(built):
     model, shard, _, _, biased, _ = built
     directions = np.column_stack([shard.h[:, :K].astype(float), np.ones((N_USERS, biased))])
     np.testing.assert_allclose(model.client_curvatures(shard.h), [10 * row @ row for row in directions], rtol=1e-12)
-    grams = shard.grams_of(shard.all_clients)
-    np.testing.assert_allclose(grams, [np.outer(row, row) for row in directions], rtol=1e-12)
-    largest = np.linalg.eigvalsh(2 * directions.T @ directions / N_USERS)[-1]
-    np.testing.assert_allclose(model.shared_curvature(grams.sum(axis=0)), 5 * largest, rtol=1e-12)
+    values = shard.gram_values(shard.all_clients)
+    assert values.shape == (N_USERS, model.n_gram_values)
+    assert biased or (values[:, 0] > 0).all()  # a sign of the server's choice
+    gram = sum(np.outer(row, row) for row in directions)
+    np.testing.assert_allclose(model.add_grams(values), gram, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(model.shared_curvature(gram), 5 * np.linalg.eigvalsh(2 * gram / N_USERS)[-1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("biases", [False, True])

@@ -16,7 +16,7 @@ class FedMAvg(Algorithm):
         shard.receive(w)
         if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
             # Clients that are not drawn for long count in HH' with their start.
-            self.aggregation.sum_over_clients(shard.grams_of, sampler.all_clients, "step_size")
+            self.aggregation.sum_over_clients(shard.gram_values, sampler.all_clients, "step_size", model.add_grams)
             self.setup_ledger.uplink(sampler.all_clients.size * model.n_gram_values, 8)
 
     def run_round(self, s):
@@ -58,7 +58,7 @@ class FedMAvg(Algorithm):
         """The shared step's d from HH' of all clients, at the drawn ranks; None where each client uses its own."""
         if self.config.step_size_w == "local":
             return None
-        total = self.aggregation.sum_over_clients(self.shard.grams_of, draw.updating, "step_size")
+        total = self.aggregation.sum_over_clients(self.shard.gram_values, draw.updating, "step_size", self.model.add_grams)
         curvature = np.array([self.model.shared_curvature(total) if self.comm.is_server else 0.0])
         self.comm.broadcast(curvature, "step_size", self.placement.ranks_of(draw.clients))
         return float(curvature[0])

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from fedmavg_mpi import aggregation, metrics
+from fedmavg_mpi import metrics
 from fedmavg_mpi.applications.evaluation import Evaluation
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
+from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
 
 LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
@@ -85,7 +86,7 @@ class Clustering:
         with self.comm.together():
             if self.comm.is_server:
                 with np.errstate(all="ignore"):
-                    totals[:] = *aggregation.in_order_sum(rows[:, :2]), rows[:, 2].max()
+                    totals[:] = *in_order_sum(rows[:, :2]), rows[:, 2].max()
                 check_magnitude(totals[0], totals[2], np.dtype(self.settings.run.dtype), store)
         self.comm.broadcast(totals, "control", self.comm.everyone)
         return DataTotals(store.n_samples, store.n_features, *totals.tolist())

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fedmavg_mpi import aggregation
 from fedmavg_mpi.applications.evaluation import Evaluation
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.models.rating_blocks import RatingTotals, client_totals, split
 from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
+from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.schedule import StopRule
 
 NAMES = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}  # run file: store
@@ -66,7 +66,7 @@ class Recommendation:
         rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
         totals, counts = np.empty(4), np.empty(self.placement.sizes.size, np.int64)
         if self.comm.is_server:
-            totals[:] = aggregation.in_order_sum(rows[:, :4])
+            totals[:] = in_order_sum(rows[:, :4])
             counts[:] = rows[:, 0]
         self.comm.broadcast(totals, "control", self.comm.everyone)
         self.comm.broadcast(counts, "control", self.comm.everyone)

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from fedmavg_mpi import rng
 from fedmavg_mpi.kernels import dense
+from fedmavg_mpi.models.sums import in_order_sum
 
 # Below this share of |X_p|^2 the cheap formula for |X_p - W H_p|^2 has lost too many digits, and the residual itself is formed.
 CANCELLATION = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
@@ -56,8 +57,12 @@ class ClusteringModel:
 
     @property
     def n_gram_values(self):
-        """Values of one client's H_p H_p'."""
+        """Values that one client sends for its H_p H_p'."""
         return self.n_components**2
+
+    def add_grams(self, values):
+        """HH' over clients, from their :meth:`ClusteringShard.gram_values`: ndarray (K x K)."""
+        return in_order_sum(values)
 
     def as_rows(self, w):
         """W as M x K."""
@@ -255,8 +260,8 @@ class ClusteringShard:
         overlap = self.h_grams.sum(axis=(1, 2)) - ridge
         return np.stack([fit, ridge, overlap], axis=1)
 
-    def grams_of(self, clients):
-        """H_p H_p' of these clients (indices on this rank): ndarray of float64 (clients x K x K)."""
+    def gram_values(self, clients):
+        """What these clients (indices on this rank) send for the shared step, H_p H_p': ndarray of float64 (clients x K x K)."""
         return self.h_grams[clients]
 
     def private_factors(self):

@@ -63,7 +63,7 @@ class RatingsModel:
         return out
 
     def shared_curvature(self, h_gram):
-        """The shared step's d = 5 lambda_max(2 H~H~' / N) (paper) from the sum of :meth:`RatingsShard.grams_of` over all N users."""
+        """The shared step's d = 5 lambda_max(2 H~H~' / N) (paper) from :meth:`add_grams` over all N users."""
         return max(self.curvature_factor * float(np.linalg.eigvalsh(2 * h_gram / self.totals.n_users)[-1]), self._least_curvature)
 
     def client_curvatures(self, h):
@@ -78,8 +78,13 @@ class RatingsModel:
 
     @property
     def n_gram_values(self):
-        """Values of one client's h~_p h~_p'."""
-        return self.width**2
+        """Values that one client sends for its h_p h_p'."""
+        return self.n_components
+
+    def add_grams(self, values):
+        """sum_p h~_p h~_p' over users, h~_p = [h_p, 1] with biases, from :meth:`RatingsShard.gram_values`: ndarray (L x L)."""
+        h = np.column_stack([values, np.ones(len(values))]) if self.form.biased else values
+        return h.T @ h
 
     def as_rows(self, w):
         """W as items x L."""
@@ -306,12 +311,17 @@ class RatingsShard:
         total[items, :-1] += weight * (rows - self.w[items])
         total[items, -1] += weight
 
-    def grams_of(self, clients):
-        """h~_p h~_p' of these clients (indices here), h~_p = [h_p, 1] with biases: ndarray of float64 (clients x L x L)."""
-        h = self.h[clients].astype(np.float64)
-        if self.model.form.biased:
-            h[:, -1] = 1
-        return h[:, :, None] * h[:, None, :]
+    def gram_values(self, clients):
+        """What these clients (indices here) send for the shared step: ndarray of float64 (clients x K).
+
+        A client is one column, so h_p h_p' gives h_p away but for its sign. Those K values say the same as its K x K: h_p with the sign
+        that makes its first entry other than 0 positive. With biases sum_p h_p is part of the matrix too, and h_p goes as it is.
+        """
+        h = self.h[clients, : self.model.n_components].astype(np.float64)
+        if self.model.form.biased or not h.size:
+            return h
+        first = np.take_along_axis(h, (h != 0).argmax(axis=1)[:, None], axis=1)
+        return np.copysign(1.0, first) * h
 
     def private_factors(self):
         """H of all clients here, a row a user: ndarray (users here x L)."""

@@ -184,7 +184,7 @@ def test_protocol_ledger_is_the_closed_form(comm, ratings, mode):
             up, up_bytes = rows * (width + 1), rows * (8 * width + 4)
         down = updating * N_ITEMS * width
         if step == "global":
-            up, up_bytes, down = up + updating * width**2, up_bytes + 8 * updating * width**2, down + len(drawn)
+            up, up_bytes, down = up + updating * K, up_bytes + 8 * updating * K, down + len(drawn)
         found = [history.per_round[name][i] for name in ("uplink_values", "uplink_bytes", "downlink_values", "downlink_bytes")]
         assert found == [up, up_bytes, down, 8 * down]
 
