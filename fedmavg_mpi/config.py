@@ -83,8 +83,9 @@ class AlgorithmConfig:
     name: str = _key(
         "fedmavg",
         "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W; gossip (ratings): no server, each user "
-        "sends its W to a random other; centralized (ratings): pooled at the server (what a name fixes wins over other keys)",
-        choices=("fedmavg", "fedavg", "gradient_sharing", "gossip", "centralized"),
+        "sends its W to a random other; centralized: pooled at the server; for clustering sncp: centralized with penalty continuation; "
+        "kmeans++: pooled k-means (what a name fixes wins over other keys)",
+        choices=("fedmavg", "fedavg", "gradient_sharing", "gossip", "centralized", "sncp", "kmeans++"),
     )
     q1: int = _key(10, "local steps on H_p in a round", minimum=0)
     q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
@@ -104,6 +105,7 @@ class AlgorithmConfig:
         5.0, "the 5 of the step size d = 5 lambda_max (paper): larger is slower and steadier", above=0.0
     )
     penalty_continuation: bool = _key(False, "clustering: raise rho in stages until the clusters are settled")
+    stage_rounds: int = _key(200, "penalty continuation: longest stage, in rounds", minimum=1)
     upload: str = _key(
         "dense",
         "dense: a client sends its whole copy of W (paper); rows (ratings): only the rows that it rated, the same result, "

@@ -22,6 +22,7 @@ class Federation:
     Attributes
     ----------
     placement : Placement
+        Where clients are worked on: at their ranks, or all at the server where the algorithm pools the data.
     application : one of ``APPLICATIONS``
     algorithm : one of ``ALGORITHMS``
     clock : Clock
@@ -32,19 +33,21 @@ class Federation:
     def __init__(self, comm, settings, store):
         self.comm, self.settings = comm, settings
         self.n_samples, self.n_features = store.n_samples, store.n_features
-        self.placement = Placement(store.sizes, comm.size, store.costs)
+        chosen = ALGORITHMS[settings.algorithm.name]
+        origin = Placement(store.sizes, comm.size, store.costs)
+        self.placement = origin.at_server() if chosen.pooled else origin
         with comm.together():
             self.of_row = store.of_row() if comm.is_server else None
         average = METHODS[settings.aggregation.method, settings.algorithm.upload](comm, self.placement)
-        self.application = APPLICATIONS[settings.model.kind](comm, settings, store, self.placement, average)
+        self.application = APPLICATIONS[settings.model.kind](comm, settings, store, origin, self.placement, average)
         self.clock = Clock()
         algorithm = settings.algorithm
         sampler = Sampler(store.sizes, algorithm.clients_per_round, algorithm.participation, settings.run.seed)
-        self.algorithm = ALGORITHMS[algorithm.name](
+        self.algorithm = chosen(
             algorithm, comm, self.placement, sampler, average, self.application.model, self.application.shard, self.clock,
             self.application.model.start(settings.run.seed, np.dtype(settings.run.dtype)),
         )  # fmt: skip
-        self.algorithm.setup_ledger.uplink(self.application.setup_values * store.sizes.size, 8)
+        self.algorithm.setup_ledger.include(self.application.setup_ledger)
 
     @property
     def shard(self):

@@ -38,6 +38,11 @@ class ProtocolLedger:
     def __init__(self):
         self.uplink_values = self.uplink_bytes = self.downlink_values = self.downlink_bytes = 0
 
+    def include(self, other):
+        """Count what another ledger counts."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
     def uplink(self, count, itemsize):
         """Count values that clients send."""
         self.uplink_values += int(count)

@@ -68,3 +68,21 @@ class Sampler:
         draws = rng.generator(self.seed, rng.SAMPLING, s).choice(self.all_clients.size, self.m, p=self.shares)
         clients, times = np.unique(draws, return_counts=True)
         return Draw(draws, clients, times / self.m, self.all_clients if self.participation == "pcc" else clients)
+
+
+class Nobody(Sampler):
+    """No client is drawn in any round: for algorithms that work at the server, or with all clients in their own way.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        Whose clients and seed these are.
+    """
+
+    def __init__(self, sampler):
+        vars(self).update(vars(sampler))
+
+    def draw(self, s):
+        """An empty draw."""
+        nobody = np.arange(0)
+        return Draw(nobody, nobody, np.zeros(0), nobody)

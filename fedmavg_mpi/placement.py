@@ -1,5 +1,7 @@
 """Which rank owns which clients."""
 
+from copy import copy
+
 import numpy as np
 
 
@@ -51,6 +53,17 @@ class Placement:
         costs = sizes if costs is None else costs
         first = [0] if n_ranks > 1 else []
         self.cut = np.concatenate([first, balanced_cut(costs, max(1, n_ranks - 1))]).astype(np.int64)
+
+    @property
+    def rows(self):
+        """Samples of every rank: ndarray of int64 (ranks,)."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.sizes)])[self.cut]).astype(np.int64)
+
+    def at_server(self):
+        """A placement with the same clients, all of them on rank 0: for algorithms that work on pooled data."""
+        pooled = copy(self)
+        pooled.cut = np.concatenate([[0], np.full(self.cut.size - 1, self.cut[-1])])
+        return pooled
 
     def clients_of(self, rank):
         """The run of clients of a rank, as a range."""

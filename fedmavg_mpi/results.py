@@ -218,7 +218,8 @@ def table(summary):
         if summary[name] is not None
     ]
     rows += [
-        (f"protocol {way}", f"{summary[f'{way}_values']:,} values, {size(summary[f'{way}_bytes'])}")
+        (f"{title} {way}", f"{summary[f'{before}{way}_values']:,} values, {size(summary[f'{before}{way}_bytes'])}")
+        for title, before in {"protocol": "", "  before round 1,": "setup_"}.items()
         for way in ("uplink", "downlink")
     ]
     rows += [

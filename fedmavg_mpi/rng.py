@@ -5,10 +5,10 @@ A run's draws therefore don't depend on the number of ranks, and a stream that i
 
 import numpy as np
 
-DATA, PARTITION, START_SHARED, START_LOCAL, SAMPLING, HOLD_OUT, PEERS = range(7)
+DATA, PARTITION, START_SHARED, START_LOCAL, SAMPLING, HOLD_OUT, PEERS, CENTRES, SUMMARIES = range(9)
 
 
-def generator(seed, stream, key=0):
+def generator(seed, stream, *keys):
     """The generator of one purpose.
 
     Parameters
@@ -17,11 +17,11 @@ def generator(seed, stream, key=0):
         The run's seed.
     stream : int
         One of the constants of this module.
-    key : int
-        Client id or round, where the purpose has one.
+    keys : int
+        Client id, round or both, where the purpose has them.
 
     Returns
     -------
     numpy.random.Generator
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, key))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, *(keys or (0,))))))

@@ -66,6 +66,7 @@ def check(settings):
     """
     data, model, algorithm = settings.data, settings.model, settings.algorithm
     ratings = model.kind == "ratings"
+    chosen = ALGORITHMS[algorithm.name]
     misfits = {
         "model.rho = 0 with algorithm.penalty_continuation, expected above 0: the penalty grows from there": (
             algorithm.penalty_continuation and model.rho == 0
@@ -99,9 +100,8 @@ def check(settings):
         "algorithm.upload = 'rows' with aggregation.method = 'allreduce', expected 'reduce' or 'gather'": (
             algorithm.upload == "rows" and settings.aggregation.method == "allreduce"
         ),
-        f"algorithm.name = {algorithm.name!r} is for model.kind = 'ratings'; choose fedmavg, fedavg or gradient_sharing": (
-            algorithm.name in ("gossip", "centralized") and not ratings
-        ),
+        f"algorithm.name = {algorithm.name!r} is not for model.kind = {model.kind!r}, expected one of "
+        f"{', '.join(name for name, found in ALGORITHMS.items() if model.kind in found.kinds)}": model.kind not in chosen.kinds,
         f"data.rating_minimum = {data.rating_minimum} and data.rating_maximum = {data.rating_maximum}, expected the first to be lower": (
             data.rating_minimum > data.rating_maximum
         ),
@@ -109,9 +109,7 @@ def check(settings):
     for words, broken in misfits.items():
         if broken:
             raise ConfigError(words)
-    chosen = ALGORITHMS[algorithm.name]
-    settings = config.replace(settings, "aggregation", **chosen.fixed_aggregation)
-    return config.replace(settings, "algorithm", **chosen.fixed)
+    return chosen.resolve(settings)
 
 
 def as_found(settings, store):
@@ -174,7 +172,7 @@ def rounds(federation):
     """
     comm, settings, algorithm, clock = federation.comm, federation.settings, federation.algorithm, federation.clock
     history = History(federation.application.measures)
-    rule = federation.application.stop_rule()
+    rule = federation.application.stop_rule(algorithm.limit_reason)
     rho, s = settings.model.rho, 0
     progress = tqdm(
         total=settings.stop.max_rounds,

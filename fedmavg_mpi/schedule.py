@@ -24,10 +24,13 @@ class StopRule:
     Parameters
     ----------
     stop : StopConfig
+    limit_reason : str
+        What to say at the last round.
     """
 
-    def __init__(self, stop):
+    def __init__(self, stop, limit_reason="round limit"):
         self.stop = stop
+        self.limit_reason = limit_reason
         self.previous = None  # (round, objective)
 
     def decide(self, s, rho, evaluation):
@@ -53,7 +56,7 @@ class StopRule:
                 return Decision(rho, "objective not finite")
             if change is not None and change < self.stop.rel_tol:
                 return Decision(rho, "objective settled")
-        return Decision(rho, "round limit" if s >= self.stop.max_rounds else None)
+        return Decision(rho, self.limit_reason if s >= self.stop.max_rounds else None)
 
     def relative_change(self, s, value):
         """Relative change of the objective a round since the last evaluation; None at the first one."""
@@ -67,30 +70,32 @@ class StopRule:
 class PenaltyContinuation(StopRule):
     """Raises rho in stages until the clusters are settled (SNCP: Wang et al. 2019).
 
-    A stage ends when the relative change falls below 1e-5 (or ``stop.rel_tol``, if that is larger) or after 200 rounds; then rho grows by
+    A stage ends when the relative change falls below 1e-5 (or ``stop.rel_tol``, if that is larger) or after ``stage_rounds``; then rho grows by
     half, up to ``rho_max``. The run ends when no sample's cluster differs from the one it had when the stage began, and the objective has
     settled within the same tolerance.
 
     Parameters
     ----------
     stop : StopConfig
+    limit_reason : str
     rho_max : float
         100 |X|^2 / N.
+    stage_rounds : int
     """
 
     STAGE_TOLERANCE = 1e-5
-    STAGE_ROUNDS = 200
     GROWTH = 1.5
 
-    def __init__(self, stop, rho_max):
-        super().__init__(stop)
+    def __init__(self, stop, limit_reason="round limit", rho_max=100.0, stage_rounds=200):
+        super().__init__(stop, limit_reason)
         self.rho_max = rho_max
+        self.stage_rounds = stage_rounds
         self.stage_start = 0
 
     def decide(self, s, rho, evaluation):
         """As in :class:`StopRule`; clusters count as changed from the start of the stage."""
         if evaluation is None:
-            return Decision(rho, "round limit" if s >= self.stop.max_rounds else None)
+            return Decision(rho, self.limit_reason if s >= self.stop.max_rounds else None)
         value = evaluation.objective(rho)
         if not math.isfinite(value):
             return Decision(rho, "objective not finite")
@@ -99,8 +104,8 @@ class PenaltyContinuation(StopRule):
         if settled and evaluation.n_changed == 0:
             return Decision(rho, "clusters settled")
         if s >= self.stop.max_rounds:
-            return Decision(rho, "round limit")
-        if settled or s - self.stage_start >= self.STAGE_ROUNDS:
+            return Decision(rho, self.limit_reason)
+        if settled or s - self.stage_start >= self.stage_rounds:
             rho = max(rho, min(self.GROWTH * rho, self.rho_max))
             self.stage_start = s
             self.previous = (s, evaluation.objective(rho))  # the same point under the new penalty

@@ -5,6 +5,8 @@ from fedmavg_mpi.algorithms.fedavg import FedAvg
 from fedmavg_mpi.algorithms.fedmavg import FedMAvg
 from fedmavg_mpi.algorithms.gossip import Gossip
 from fedmavg_mpi.algorithms.gradient_sharing import GradientSharing
+from fedmavg_mpi.algorithms.kmeans import KMeansPlusPlus
+from fedmavg_mpi.algorithms.sncp import Sncp
 
 ALGORITHMS = {
     "fedmavg": FedMAvg,
@@ -12,4 +14,6 @@ ALGORITHMS = {
     "gradient_sharing": GradientSharing,
     "gossip": Gossip,
     "centralized": Centralized,
+    "sncp": Sncp,
+    "kmeans++": KMeansPlusPlus,
 }

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedmavg_mpi import config
 from fedmavg_mpi.ledger import ProtocolLedger
 
 
@@ -12,7 +13,7 @@ class Algorithm:
 
     Parameters
     ----------
-    config : AlgorithmConfig
+    settings : AlgorithmConfig
     comm : Communicator
     placement : Placement
         Clients of every rank.
@@ -26,19 +27,27 @@ class Algorithm:
 
     Attributes
     ----------
-    fixed, fixed_aggregation : dict
-        Keys of the ``[algorithm]`` and ``[aggregation]`` sections that an algorithm fixes.
+    kinds : tuple of str
+        Kinds of models that the algorithm is for.
+    fixed : dict of str to dict
+        Keys that the algorithm fixes, by section.
+    pooled : bool
+        Whether it works on all clients' data at the server.
+    limit_reason : str
+        Why a run ends at its last round.
     w : ndarray
         W at the server, or wherever this rank holds it.
     setup_ledger : ProtocolLedger
         What the protocol moved before the first round.
     """
 
+    kinds = ("clustering", "ratings")
     fixed = {}
-    fixed_aggregation = {}
+    pooled = False
+    limit_reason = "round limit"
 
-    def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
-        self.config = config
+    def __init__(self, settings, comm, placement, sampler, aggregation, model, shard, clock, w):
+        self.config = settings
         self.comm = comm
         self.placement = placement
         self.sampler = sampler
@@ -48,6 +57,13 @@ class Algorithm:
         self.clock = clock
         self.w = w
         self.setup_ledger = ProtocolLedger()
+
+    @classmethod
+    def resolve(cls, settings):
+        """The configuration with what this algorithm fixes."""
+        for section, keys in cls.fixed.items():
+            settings = config.replace(settings, section, **keys)
+        return settings
 
     def run_round(self, s):
         """Carry out communication round ``s``.

@@ -6,4 +6,4 @@ from fedmavg_mpi.algorithms.fedmavg import FedMAvg
 class FedAvg(FedMAvg):
     """Only drawn clients work, and every round takes the same number of steps on W."""
 
-    fixed = {"participation": "pcp", "q2_schedule": "constant"}
+    fixed = {"algorithm": {"participation": "pcp", "q2_schedule": "constant"}}

@@ -10,11 +10,11 @@ from fedmavg_mpi.schedule import shared_steps
 class FedMAvg(Algorithm):
     """One run's state on one rank, and the round that changes it. Parameters as in :class:`Algorithm`."""
 
-    def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
-        super().__init__(config, comm, placement, sampler, aggregation, model, shard, clock, w)
+    def __init__(self, settings, comm, placement, sampler, aggregation, model, shard, clock, w):
+        super().__init__(settings, comm, placement, sampler, aggregation, model, shard, clock, w)
         self.holders = set()  # ranks beside the server that hold the present W
         shard.receive(w)
-        if config.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
+        if settings.step_size_w == "global" and sampler.participation == "pcp" and not sampler.full:
             # Clients that are not drawn for long count in HH' with their start.
             self.aggregation.sum_over_clients(shard.gram_values, sampler.all_clients, "step_size", model.add_grams)
             self.setup_ledger.uplink(sampler.all_clients.size * model.n_gram_values, 8)

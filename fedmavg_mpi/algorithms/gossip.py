@@ -27,12 +27,15 @@ class Gossip(Algorithm):
     ages : ndarray of int32 (nodes here x items)
     """
 
-    fixed = {"clients_per_round": 0, "participation": "pcc", "step_size_w": "local"}
-    fixed_aggregation = {"method": "gather", "weighting": "clients"}  # an objective summed in client order ends all runs alike
+    kinds = ("ratings",)
+    fixed = {
+        "algorithm": {"clients_per_round": 0, "participation": "pcc", "step_size_w": "local"},
+        "aggregation": {"method": "gather", "weighting": "clients"},  # an objective summed in client order ends all runs alike
+    }
 
-    def __init__(self, config, comm, placement, sampler, aggregation, model, shard, clock, w):
-        super().__init__(config, comm, placement, sampler, aggregation, model, shard, clock, w)
-        self.by_rows = config.upload == "rows"
+    def __init__(self, settings, comm, placement, sampler, aggregation, model, shard, clock, w):
+        super().__init__(settings, comm, placement, sampler, aggregation, model, shard, clock, w)
+        self.by_rows = settings.upload == "rows"
         self.nodes = np.arange(*placement.cut[comm.rank : comm.rank + 2])
         row_bytes = w.shape[1] * w.itemsize + np.dtype(np.int32).itemsize
         n_nodes = placement.sizes.size

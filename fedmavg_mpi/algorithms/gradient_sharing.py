@@ -10,4 +10,6 @@ class GradientSharing(FedMAvg):
     gradient is as large as a copy of W.
     """
 
-    fixed = {"clients_per_round": 0, "participation": "pcc", "q2": 1, "q2_schedule": "constant", "step_size_w": "global"}
+    fixed = {
+        "algorithm": {"clients_per_round": 0, "participation": "pcc", "q2": 1, "q2_schedule": "constant", "step_size_w": "global"}
+    }

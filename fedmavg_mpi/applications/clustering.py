@@ -5,8 +5,10 @@ import numpy as np
 from fedmavg_mpi import metrics
 from fedmavg_mpi.applications.evaluation import Evaluation
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
 from fedmavg_mpi.models.sums import in_order_sum
+from fedmavg_mpi.pooling import count_pooled, pool
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
 
 LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
@@ -32,7 +34,8 @@ class Clustering:
     comm : Communicator
     settings : Config
     store : ClientStore
-    placement : Placement
+    origin, placement : Placement
+        Where the clients' data are, and where they are worked on.
     average : one of ``aggregation.METHODS``
 
     Attributes
@@ -41,8 +44,8 @@ class Clustering:
     shard : ClusteringShard
     measures : tuple of str
         What an evaluation may measure.
-    setup_values : int
-        Values that each client sends once, before the first round.
+    setup_ledger : ProtocolLedger
+        What clients and server exchange before the first round.
 
     Raises
     ------
@@ -51,14 +54,11 @@ class Clustering:
     """
 
     measures = ("accuracy",)
-    setup_values = 3
 
-    def __init__(self, comm, settings, store, placement, average):
+    def __init__(self, comm, settings, store, origin, placement, average):
         self.comm, self.placement, self.average = comm, placement, average
         self.settings = settings
         self.label_names = store.label_names
-        clients = placement.clients_of(comm.rank)
-        offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         with comm.together():
             if store.rating_range is not None:
                 raise DataError(
@@ -69,8 +69,19 @@ class Clustering:
                     f"{store.n_samples} samples for {settings.model.n_components} components, expected at least as many; "
                     "lower model.n_components"
                 )
+            clients = origin.clients_of(comm.rank)
             samples = store.slab(clients, np.dtype(settings.run.dtype))
             self.labels = store.labels(clients)
+        self.setup_ledger = ProtocolLedger()
+        if placement is origin:
+            self.setup_ledger.uplink(3 * store.sizes.size, 8)
+            self.setup_ledger.downlink(3 * store.sizes.size, 8)
+        else:
+            samples = pool(comm, origin, samples, "model_up")
+            count_pooled(self.setup_ledger, samples)
+            self.labels = None if self.labels is None else pool(comm, origin, self.labels, "evaluation")
+        clients = placement.clients_of(comm.rank)
+        offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         totals = self._exchange_totals(client_totals(samples, offsets), store)
         self.model = ClusteringModel(settings.model, totals, settings.algorithm.curvature_factor_w)
         self.shard = ClusteringShard(samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client)
@@ -91,11 +102,12 @@ class Clustering:
         self.comm.broadcast(totals, "control", self.comm.everyone)
         return DataTotals(store.n_samples, store.n_features, *totals.tolist())
 
-    def stop_rule(self):
+    def stop_rule(self, limit_reason):
         """How the server decides between rounds."""
-        if self.settings.algorithm.penalty_continuation:
-            return PenaltyContinuation(self.settings.stop, LARGEST_PENALTY)
-        return StopRule(self.settings.stop)
+        algorithm, stop = self.settings.algorithm, self.settings.stop
+        if algorithm.penalty_continuation:
+            return PenaltyContinuation(stop, limit_reason, LARGEST_PENALTY, algorithm.stage_rounds)
+        return StopRule(stop, limit_reason)
 
     def evaluate(self):
         """Look at the present factors, which every rank holds.

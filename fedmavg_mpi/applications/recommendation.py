@@ -4,9 +4,11 @@ import numpy as np
 
 from fedmavg_mpi.applications.evaluation import Evaluation
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.rating_blocks import RatingTotals, client_totals, split
 from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
 from fedmavg_mpi.models.sums import in_order_sum
+from fedmavg_mpi.pooling import count_pooled, pool
 from fedmavg_mpi.schedule import StopRule
 
 NAMES = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}  # run file: store
@@ -21,7 +23,8 @@ class Recommendation:
     settings : Config
     store : ClientStore
         Of ratings, a client a user.
-    placement : Placement
+    origin, placement : Placement
+        Where the users' ratings are, and where they are worked on.
     average : one of ``aggregation.METHODS``
 
     Attributes
@@ -30,8 +33,8 @@ class Recommendation:
     shard : RatingsShard
     measures : tuple of str
         What an evaluation measures.
-    setup_values : int
-        Values that each client sends once, before the first round.
+    setup_ledger : ProtocolLedger
+        What clients and server exchange before the first round.
 
     Raises
     ------
@@ -40,12 +43,11 @@ class Recommendation:
     """
 
     measures = ("rmse_train", "mae_train", "rmse_test", "mae_test")
-    setup_values = 6
 
-    def __init__(self, comm, settings, store, placement, average):
-        self.comm, self.placement, self.average = comm, placement, average
+    def __init__(self, comm, settings, store, origin, placement, average):
+        self.comm, self.origin, self.placement, self.average = comm, origin, placement, average
         self.settings, self.store = settings, store
-        clients = placement.clients_of(comm.rank)
+        clients = origin.clients_of(comm.rank)
         with comm.together():
             if store.rating_range is None:
                 raise DataError(f"{store.path}: holds samples, expected ratings; make it with fedmavg data prepare movielens")
@@ -53,6 +55,14 @@ class Recommendation:
             # read now: the store may be a temporary one
             self.names = {path: store.names(kind) for path, kind in NAMES.items()} if comm.is_server else {}
         train, test = split(self.ratings, clients.start, settings.run.seed, settings.data.test_fraction)
+        self.setup_ledger = ProtocolLedger()
+        if placement is origin:
+            self.setup_ledger.uplink(6 * store.sizes.size, 8)
+            self.setup_ledger.downlink(4 * store.sizes.size, 8)
+        else:
+            train, test = pool(comm, origin, train, "model_up"), pool(comm, origin, test, "evaluation")
+            count_pooled(self.setup_ledger, train)
+            clients = placement.clients_of(comm.rank)
         totals, counts = self._exchange_totals(client_totals(train))
         self.model = RatingsModel(settings, totals, counts)
         known_items = np.bincount(train.indices, minlength=store.n_features)
@@ -73,9 +83,9 @@ class Recommendation:
         n_ratings, *sums = totals.tolist()
         return RatingTotals(self.store.n_samples, self.store.n_features, int(n_ratings), *sums, *self.store.rating_range), counts
 
-    def stop_rule(self):
+    def stop_rule(self, limit_reason):
         """How the server decides between rounds."""
-        return StopRule(self.settings.stop)
+        return StopRule(self.settings.stop, limit_reason)
 
     def local_curvature(self, w, rho):
         """None for all: each user's step follows from the items that it has rated."""
@@ -120,10 +130,10 @@ class Recommendation:
         """
         rated = {}
         if self.settings.run.save_local_factors:
-            counts = self.comm.gather(np.diff(self.ratings.indptr).astype(np.int64), rows, "control")
+            counts = self.comm.gather(np.diff(self.ratings.indptr).astype(np.int64), self.origin.rows, "control")
             values = np.zeros(self.comm.size, np.int64)
             if self.comm.is_server:
-                values[:] = np.diff(np.r_[0, np.cumsum(counts)][np.r_[0, np.cumsum(rows)]])
+                values[:] = np.diff(np.r_[0, np.cumsum(counts)][np.r_[0, np.cumsum(self.origin.rows)]])
             self.comm.broadcast(values, "control", self.comm.everyone)
             items = self.comm.gather(self.ratings.indices.astype(np.int32), values, "control")
             if self.comm.is_server:

@@ -88,9 +88,13 @@ class ClusteringModel:
         """The shared step's d = 5 lambda_max(2 HH' / N) (paper) from HH' (K x K)."""
         return self.curvature_factor * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
 
+    def project(self, w):
+        """The projection onto 0 <= W <= max(X), in place."""
+        return np.clip(w, 0, self.totals.maximum, out=w)
+
     def next_shared(self, w, average):
-        """The next W from the average of the copies: its projection onto 0 <= W <= max(X), in place."""
-        return np.clip(average, 0, self.totals.maximum, out=average)
+        """The next W from the average of the copies."""
+        return self.project(average)
 
     def count_upload(self, ledger, clients, itemsize):
         """Enter in the protocol ledger what these clients send: a copy of W each."""
@@ -192,6 +196,30 @@ class ClusteringShard:
         for begin, end in self._runs(clients):
             dense.local_factor_steps(self.h[:, begin:end], self.b[:, begin:end], step_matrix, scale, steps)
         self._update_grams(clients)
+
+    def update_shared_factor(self, steps):
+        """Q2 projected-gradient steps on W of F over all samples here at fixed H, as where the data are pooled.
+
+        W <- min(max(0, W - (W A - 2 X H') / t), max X), A = 2 HH' and t = 0.51 lambda_max(A): the step on H with the factors changed over.
+        """
+        hessian = 2 * in_order_sum(self.h_grams)
+        curvature = 0.51 * largest_eigenvalue(hessian)
+        if curvature <= 0:
+            return
+        step_matrix = (np.eye(self.model.n_components) - hessian / curvature).astype(self.dtype)
+        pull, w = self._combine(self.h, 0, self.h.shape[1]), self.w.copy()
+        for _ in range(steps):
+            dense.local_factor_steps(w, pull, step_matrix, self.dtype.type(2 / curvature), 1)
+            self.model.project(w)
+        self.receive(w)
+
+    def assign_to_nearest(self):
+        """Make H the samples' indicators of the nearest column of W, as in k-means; of equals the first."""
+        self.form_products(self.all_clients)
+        distances = np.diag(self.w_gram)[:, None] - 2 * self.b  # less |x|^2
+        self.h[:] = 0
+        self.h[distances.argmin(axis=0), np.arange(self.h.shape[1])] = 1
+        self._update_grams(self.all_clients)
 
     def contribution(self, clients, weights, curvature, steps):
         """sum_p a_p W_p over these clients after their steps on W, without forming any W_p.

@@ -55,8 +55,7 @@ def settings(*overrides):
 def whole_factors(federation):
     """W (M x K) and the list of H_p (K x N_p) at the server; (None, None) elsewhere."""
     comm, placement = federation.comm, federation.placement
-    rows = np.diff(np.concatenate([[0], np.cumsum(placement.sizes)])[placement.cut])
-    h = comm.gather(np.ascontiguousarray(federation.shard.h.T), rows, "control")
+    h = comm.gather(np.ascontiguousarray(federation.shard.h.T), placement.rows, "control")
     if not comm.is_server:
         return None, None
     return federation.algorithm.w.T.copy(), np.split(h.T, np.cumsum(placement.sizes)[:-1], axis=1)

@@ -236,7 +236,7 @@ def test_available_memory_heeds_a_batch_jobs_limit(tmp_path):
 
 
 def test_check_refuses_clustering_and_fixes_what_does_not_apply():
-    with pytest.raises(ConfigError, match="gossip.*ratings"):
+    with pytest.raises(ConfigError, match="gossip.*clustering.*fedmavg"):
         runner.check(config.read(None, ["algorithm.name=gossip"]))
     chosen = runner.check(configured("gossip", "algorithm.clients_per_round=3", "algorithm.participation=pcp"))
     assert (chosen.algorithm.clients_per_round, chosen.algorithm.step_size_w) == (0, "local")
