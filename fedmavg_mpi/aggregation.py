@@ -21,6 +21,7 @@ class Reduce:
     def __init__(self, comm, placement):
         self.comm = comm
         self.placement = placement
+        self.latest = {}  # kind -> the last values of every client, kept at the server by those who need them
         clients = placement.clients_of(comm.rank)
         self.first_client, self.n_clients = clients.start, len(clients)
 
@@ -132,10 +133,6 @@ class Gather(Reduce):
     """Every client's copy is sent, and the server adds them in client order: the same bits on any number of ranks."""
 
     client_by_client = True
-
-    def __init__(self, comm, placement):
-        super().__init__(comm, placement)
-        self.latest = {}  # kind -> the last values of every client, kept at the server
 
     def sum_over_clients(self, values, clients, kind, add=in_order_sum):
         """As in :class:`Reduce`; only the new values travel."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from fedmavg_mpi import __version__, config
 from fedmavg_mpi.communicator import launched_rank
-from fedmavg_mpi.errors import FedmavgError
+from fedmavg_mpi.errors import ConfigError, FedmavgError
+
+STOPPED = 75  # EX_TEMPFAIL: by a signal; the same command with --resume goes on
 
 
 def main(arguments=None):
@@ -20,7 +22,7 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit status: 0 done, 2 bad configuration, data or launch, 1 anything else.
+        Exit status: 0 done, 2 bad configuration, data or launch, 75 stopped by a signal and can go on, 1 anything else.
     """
     options = parser().parse_args(arguments)
     if not options.on_all_ranks and launched_rank(os.environ) > 0:
@@ -73,7 +75,8 @@ def parser():
     run.add_argument("config", metavar="CONFIG.toml", type=path)
     _add_settings(run)
     run.add_argument("--out", metavar="DIR", type=path, help="the run directory (default: runs/NAME-TIME)")
-    run.add_argument("--force", action="store_true", help="replace a finished run in DIR")
+    run.add_argument("--force", action="store_true", help="replace a finished or stopped run in DIR")
+    run.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; start where there is none")
     run.set_defaults(command=_run, on_all_ranks=True)
 
     summary = commands.add_parser("summary", help="what a run came to")
@@ -133,12 +136,18 @@ def _add_settings(command):
 
 def _run(options):
     stem = Path(options.config).stem
+    if options.resume and (options.force or not options.out):
+        raise ConfigError("--resume needs --out DIR, the directory of the run to go on with, and no --force")
 
     def work(comm):
         from fedmavg_mpi import results, runner
 
         out = options.out or comm.broadcast_text(_new_directory(stem) if comm.is_server else None)
-        runner.run(comm, lambda: config.read(options.config, options.set), out, options.force)
+        finished = runner.run(comm, lambda: config.read(options.config, options.set), out, options.force, options.resume)
+        if not finished:
+            if comm.is_server:
+                print(f"fedmavg: stopped; go on with --out {out} --resume", file=sys.stderr, flush=True)
+            return STOPPED
         if comm.is_server:
             print(results.table(results.summarize(out)))
             print(f"run directory     {out}", flush=True)
@@ -166,22 +175,33 @@ def _on_all_ranks(work):
         if launched_rank(os.environ) == 0:
             raise
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fedmavg: stopped by SIGTERM"))  # so that what is half done is removed
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # before and after the rounds, so that what is half done is removed
+        signal.signal(number, _stop)
     try:
-        return work(comm)
-    except communicator.FailedElsewhereError:
-        return 2
-    except (FedmavgError, BrokenPipeError):
-        raise  # every rank leaves: errors are shared before they are raised, and the results are printed last
+        return comm.leave(work(comm))
+    except (
+        FedmavgError,
+        communicator.FailedElsewhereError,
+    ) as error:  # errors are shared before they are raised: every rank leaves
+        if isinstance(error, FedmavgError):
+            _complain(str(error))
+        return comm.leave(2)
+    except BrokenPipeError:
+        raise  # the results are printed last, by the server
     except BaseException as error:
         if not isinstance(error, (KeyboardInterrupt, SystemExit)):
             traceback.print_exc()
         elif comm.is_server:
             print(str(error) or "fedmavg: interrupted", file=sys.stderr)
         sys.stderr.flush()
+        status = STOPPED if isinstance(error, SystemExit) else 1
         if comm.size > 1:
-            comm.abort(1)
-        return 1
+            comm.abort(status)
+        return status
+
+
+def _stop(number, frame):
+    sys.exit(f"fedmavg: stopped by {signal.Signals(number).name}")
 
 
 def _new_directory(stem):
@@ -219,7 +239,7 @@ def _predict(options):
 
 def _data_prepare(options):
     from fedmavg_mpi import runner, store
-    from fedmavg_mpi.errors import ConfigError, DataError
+    from fedmavg_mpi.errors import DataError
 
     given = [f"data.source={options.source}"]
     given += [f"data.{name}={value}" for name in ("path", "labels") if (value := getattr(options, name)) is not None]

@@ -30,6 +30,14 @@ class Clock:
         finally:
             self._now[PHASES.index(phase)] += time.perf_counter() - start
 
+    def state(self):
+        """What a checkpoint keeps, the open entry included: ndarray (entries x phases)."""
+        return np.array([*self.rounds, self._now])
+
+    def restore(self, state):
+        """Take what :meth:`state` gave."""
+        *self.rounds, self._now = state.copy()
+
     def end_round(self):
         """Close the entry of this round."""
         self.rounds.append(self._now)

@@ -5,6 +5,7 @@ that all keep the same list of groups; one outside the group returns at once, wh
 """
 
 import os
+import sys
 import time
 import warnings
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from fedmavg_mpi.errors import FedmavgError, LaunchError
 from fedmavg_mpi.ledger import MpiLedger
 
 SERVER = 0
+STOP_TAG = 1  # all other messages have 0
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
 NAP_SHARE, LONGEST_NAP = 1 / 16, 2e-4  # of the time waited so far, so that little is lost by sleeping on; seconds
@@ -47,6 +49,7 @@ class Communicator:
         self.size = world.Get_size()
         self.everyone = tuple(range(self.size))
         self.ledger = MpiLedger()
+        self._requests_to_stop = 0  # sent from here; at the server, less those received
         self._spin_seconds = SPIN_SECONDS if self._has_own_core() else 0.0
 
     @property
@@ -179,6 +182,56 @@ class Communicator:
             raise error
         if first[0] < self.size:
             raise FailedElsewhereError
+
+    @contextmanager
+    def uncounted(self):
+        """What goes on inside of the block is in no ledger."""
+        before = self.ledger
+        self.ledger = MpiLedger()
+        try:
+            yield
+        finally:
+            self.ledger = before
+
+    def ask_server_to_stop(self):
+        """Tell the server, without waiting, that this rank was told to stop."""
+        self._world.Isend(np.empty(0, np.uint8), dest=SERVER, tag=STOP_TAG)
+        self._requests_to_stop += 1
+
+    def is_asked_to_stop(self):
+        """Whether another rank has called :meth:`ask_server_to_stop` since the last look; at the server."""
+        if not self._world.Iprobe(tag=STOP_TAG):
+            return False
+        self._world.Recv(np.empty(0, np.uint8), tag=STOP_TAG)
+        self._requests_to_stop -= 1
+        return True
+
+    def leave(self, status):
+        """All ranks end, each with this exit status, once they are all here.
+
+        Parameters
+        ----------
+        status : int
+            The same on all ranks.
+
+        Returns
+        -------
+        int
+            The status.
+        """
+        if self.size > 1:
+            pending = np.array([self._requests_to_stop], np.int64)
+            self._wait(self._world.Iallreduce(self._in_place, pending))
+            for _ in range(int(pending[0]) if self.is_server else 0):  # a message that nobody has received is an error to MPI
+                self._world.Recv(np.empty(0, np.uint8), tag=STOP_TAG)
+            if status and "HYDI_CONTROL_FD" in os.environ:
+                # MPICH's launcher kills what still runs when a rank ends with a status other than 0, and often reports 0 or 9 then; that
+                # of an abort it passes on. All is done by now, so the abort's own words would mislead.
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+                self.abort(status)
+        return status
 
     def abort(self, status):
         """End all ranks at once."""

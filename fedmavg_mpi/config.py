@@ -150,6 +150,9 @@ class RunConfig:
     seed: int = _key(0, "seed of every draw", minimum=0)
     dtype: str = _key("float64", "precision of the data and the factors", choices=("float64", "float32"))
     evaluate_every: int = _key(1, "rounds between evaluations (objective, stop rule, metrics); 0: only at the end", minimum=0)
+    checkpoint_every: int = _key(
+        50, "rounds between checkpoints, from which --resume goes on; 0: only where a signal stops the run", minimum=0
+    )
     save_local_factors: bool = _key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
     threads: int = _key(1, "BLAS threads a rank", minimum=1)
     progress: str = _key("auto", "auto: on the server's standard error; off: none", choices=("auto", "off"))
@@ -220,6 +223,11 @@ def to_toml(config):
         lines += [f"{key.name} = {_toml_value(getattr(values, key.name))}" for key in fields(values)]
         lines.append("")
     return "\n".join(lines)
+
+
+def as_dict(config):
+    """The configuration as a dict of sections, each a dict of keys."""
+    return dataclasses.asdict(config)
 
 
 def replace(config, section, **changes):

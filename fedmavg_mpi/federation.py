@@ -5,7 +5,8 @@ import numpy as np
 from fedmavg_mpi.aggregation import METHODS
 from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.applications import APPLICATIONS
-from fedmavg_mpi.clock import Clock
+from fedmavg_mpi.clock import PHASES, Clock
+from fedmavg_mpi.history import History
 from fedmavg_mpi.participation import Sampler
 from fedmavg_mpi.placement import Placement
 
@@ -26,6 +27,10 @@ class Federation:
     application : one of ``APPLICATIONS``
     algorithm : one of ``ALGORITHMS``
     clock : Clock
+    history : History
+    rule : StopRule
+    rho : float
+        The present penalty; at the server.
     of_row : ndarray of int64 (N,) or None
         The data set's index of each sample in client order, at the server.
     """
@@ -48,6 +53,9 @@ class Federation:
             self.application.model.start(settings.run.seed, np.dtype(settings.run.dtype)),
         )  # fmt: skip
         self.algorithm.setup_ledger.include(self.application.setup_ledger)
+        self.history = History(self.application.measures)
+        self.rule = self.application.stop_rule(self.algorithm.limit_reason)
+        self.rho = settings.model.rho
 
     @property
     def shard(self):
@@ -59,15 +67,49 @@ class Federation:
         self.algorithm.share_model(self.algorithm.sampler.all_clients, "evaluation")
         return self.application.evaluate()
 
-    def settle(self, decision):
-        """Bring the server's decision to all ranks; False where the run ends."""
-        message = np.zeros(4)
+    def decide(self, s, evaluation):
+        """How to go on after round ``s``: a Decision at the server, None elsewhere; and the log of what was seen."""
+        if not self.comm.is_server:
+            return None
+        if evaluation:
+            self.history.add_evaluation(s, self.rho, evaluation)
+        decision = self.rule.decide(s, self.rho, evaluation)
+        self.rho, self.history.stop_reason = decision.rho, decision.stop_reason
+        return decision
+
+    def settle(self, decision, *orders):
+        """Bring the server's decision, and its further orders (numbers), to all ranks: whether the run goes on, and the orders."""
+        message = np.array([0.0, 0.0, 0.0, 0.0, *orders])
         if self.comm.is_server:
             local_curvature = self.application.local_curvature(self.algorithm.w, decision.rho)
-            message[:] = decision.stop_reason is None, decision.rho, local_curvature, decision.new_stage
+            message[:4] = decision.stop_reason is None, decision.rho, local_curvature, decision.new_stage
         self.comm.broadcast(message, "control", self.comm.everyone)
-        goes_on, rho, local_curvature, new_stage = message.tolist()
+        goes_on, rho, local_curvature, new_stage, *orders = message.tolist()
         self.application.take_step(rho, local_curvature, bool(new_stage))
         if not goes_on:
             self.algorithm.finish()
-        return bool(goes_on)
+        return bool(goes_on), *orders
+
+    def state(self):
+        """What a checkpoint keeps, as :meth:`Checkpoints.write` takes it: the server's part, this rank's, and its clients'."""
+        server = {}
+        if self.comm.is_server:
+            server = {**self.algorithm.state(), **self.history.state(), "rule": self.rule.state(), "rho": np.array(self.rho)}
+        rank = {"ledger": self.comm.ledger.as_array(), "clock": self.clock.state()}
+        private = {**self.application.private_state(), **self.algorithm.private_state()}
+        return server, rank, private
+
+    def restore(self, server, rank, private):
+        """Take a checkpoint's state. On another number of ranks the MPI ledger and the seconds by phase start anew."""
+        self.algorithm.restore(server, private, bool(rank))
+        if private:
+            self.application.restore(private)
+        self.history.restore(server)
+        self.rule.restore(server["rule"])
+        self.rho = float(server["rho"])
+        if rank:
+            self.comm.ledger.restore(rank["ledger"])
+            self.clock.restore(rank["clock"])
+        else:
+            self.history.count_anew(self.comm.ledger.as_array())
+            self.clock.restore(np.zeros((self.history.n_rounds + 1, len(PHASES))))

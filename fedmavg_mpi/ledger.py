@@ -27,6 +27,11 @@ class MpiLedger:
         self.sent[kind] += sent
         self.received[kind] += received
 
+    def restore(self, array):
+        """Take the bytes that :meth:`as_array` gave."""
+        for side, row in zip((self.sent, self.received), array.tolist(), strict=True):
+            side.update(zip(KINDS, row, strict=True))
+
     def as_array(self):
         """ndarray of int64 (2 x kinds): sent, received."""
         return np.array([[side[kind] for kind in KINDS] for side in (self.sent, self.received)], np.int64)

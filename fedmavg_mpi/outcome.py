@@ -18,13 +18,12 @@ from fedmavg_mpi.ledger import KINDS
 LIBRARIES = ("numpy", "scipy", "numba", "h5py", "mpi4py", "scikit-learn")
 
 
-def collect(federation, history):
+def collect(federation):
     """Gather it.
 
     Parameters
     ----------
     federation : Federation
-    history : History
 
     Returns
     -------
@@ -32,6 +31,7 @@ def collect(federation, history):
         As :meth:`results.OutputDirectory.write` takes them; both None on other ranks.
     """
     comm, settings, placement, shard = federation.comm, federation.settings, federation.placement, federation.shard
+    history = federation.history
     bytes_by_kind = comm.ledger.as_array()  # what follows only describes the run
     rows = placement.rows
     one_each = np.ones(comm.size, np.int64)
@@ -72,6 +72,7 @@ def collect(federation, history):
         "stop_reason": history.stop_reason,
         **{f"setup_{name}": value for name, value in vars(federation.algorithm.setup_ledger).items()},
         "ranks": comm.size,
+        "ranks_since_round": history.ranks_since,
         "clients": placement.sizes.size,
         "samples": federation.n_samples,
         "features": federation.n_features,

@@ -25,6 +25,7 @@ FORMAT = "fedmavg_mpi run"
 VERSION = 1
 RUN_FILE = "run.h5"
 CONFIG_FILE = "config.toml"
+CHECKPOINT_FOLDER = "checkpoint"
 MEASURES = {
     "accuracy": "accuracy",
     "nmi": "NMI",
@@ -43,17 +44,24 @@ class OutputDirectory:
     ----------
     path : path-like
     force : bool
-        Replace a finished run.
+        Replace a finished run, or one that has stopped at a checkpoint.
+    resume : bool
+        Either may be there, to be gone on with.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether a finished run is there.
 
     Raises
     ------
     DataError
-        The directory holds a finished run, is another run's, or can't be made or written.
+        The directory holds a run, is another run's, or can't be made or written.
     """
 
     LOCK = ".running"
 
-    def __init__(self, path, force=False):
+    def __init__(self, path, force=False, resume=False):
         self.path = Path(path)
         self.made = []  # directories that were not there before, the innermost first
         try:
@@ -64,8 +72,16 @@ class OutputDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / self.LOCK, "w")  # noqa: SIM115, held until close
             self._claim()
-            if (self.path / RUN_FILE).exists() and not force:
+            stopped = (self.path / CHECKPOINT_FOLDER).exists()
+            self.finished = (self.path / RUN_FILE).exists() and not stopped  # else it is being replaced
+            if self.finished and not force and not resume:
                 raise DataError(f"{self.path}: holds a finished run; choose another --out, or --force to replace it")
+            if stopped and not force and not resume:
+                raise DataError(
+                    f"{self.path}: holds a run that has stopped at a checkpoint; --resume to go on with it, or --force to start again"
+                )
+            if force:
+                shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
         except OSError as error:
             self.close()
             raise DataError(f"{self.path}: can't be written ({error.strerror}); choose another --out") from None

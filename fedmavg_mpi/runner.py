@@ -9,16 +9,17 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from fedmavg_mpi import config, datasets, outcome, results
+from fedmavg_mpi import __version__, config, datasets, outcome, results
 from fedmavg_mpi import partition as partitions
 from fedmavg_mpi import store as stores
 from fedmavg_mpi.algorithms import ALGORITHMS
+from fedmavg_mpi.checkpoint import Checkpoints
 from fedmavg_mpi.errors import ConfigError
 from fedmavg_mpi.federation import Federation
-from fedmavg_mpi.history import History
+from fedmavg_mpi.signals import StopSignals
 
 
-def run(comm, read_config, out, force=False):
+def run(comm, read_config, out, force=False, resume=False):
     """Carry out a run; all ranks call this together.
 
     Parameters
@@ -29,12 +30,19 @@ def run(comm, read_config, out, force=False):
     out : path-like
         The run directory.
     force : bool
-        Replace a finished run.
+        Replace a finished run, or one that has stopped at a checkpoint.
+    resume : bool
+        Go on from the newest checkpoint in ``out``; start where there is none; do nothing where the run is finished.
+
+    Returns
+    -------
+    bool
+        Whether the run is finished, and not stopped at a checkpoint.
 
     Raises
     ------
     FedmavgError
-        Anything that the user can mend; nothing is left behind.
+        Anything that the user can mend; nothing is left behind, unless a checkpoint was there before or has been reached.
     """
     directory = None
     with comm.together():
@@ -43,18 +51,84 @@ def run(comm, read_config, out, force=False):
     with threadpool_limits(settings.run.threads):
         try:
             with comm.together():
-                directory = results.OutputDirectory(out, force) if comm.is_server else None
+                directory = results.OutputDirectory(out, force, resume) if comm.is_server else None
+            with comm.together():
+                finished = comm.is_server and resume and is_finished(directory, settings)
+            if comm.broadcast_text("finished" if finished else ""):
+                return True
             with client_store(comm, settings, out) as store:
                 federation = Federation(comm, settings, store)
                 settings = as_found(settings, store)
-            history = rounds(federation)
-            written = outcome.collect(federation, history)
-            with comm.together():
-                if comm.is_server:
-                    directory.write(config.to_toml(settings), *written)
+            with comm.uncounted():
+                here = comm.broadcast_text(str(Path(out).resolve()))  # a relative path is the server's
+                mark = comm.broadcast_text(identity(settings, federation.application.fingerprint) if comm.is_server else None)
+            checkpoints = Checkpoints(comm, here, federation.placement, mark)
+            if resume:
+                go_on(federation, checkpoints)
+            with StopSignals(comm.is_server) as stop:
+                rounds(federation, checkpoints, stop)
+                if federation.history.interrupted:
+                    return False
+                written = outcome.collect(federation)
+                with comm.together():
+                    if comm.is_server:
+                        directory.write(config.to_toml(settings), *written)
+                        checkpoints.remove()
+            return True
         finally:
             if directory is not None:
                 directory.close()
+
+
+# What may differ where a run goes on: it changes neither the rounds nor what is logged of them.
+FREE = {"data": ("path",), "stop": ("max_rounds",), "run": ("checkpoint_every", "progress", "save_local_factors")}
+
+
+def identity(settings, fingerprint):
+    """What a run must have in common with a checkpoint to go on from it, a line a fact.
+
+    Parameters
+    ----------
+    settings : Config
+    fingerprint : str
+        Of the data, which count rather than their path.
+    """
+    lines = [f"fedmavg_mpi {__version__}", f"data {fingerprint}"]
+    for section, keys in config.as_dict(settings).items():
+        lines += [f"{section}.{key} = {value!r}" for key, value in keys.items() if key not in FREE.get(section, ())]
+    return "\n".join(lines)
+
+
+def is_finished(directory, settings):
+    """Whether a run directory holds this very run, finished.
+
+    Raises
+    ------
+    ConfigError
+        It holds another finished run.
+    """
+    if not directory.finished:
+        return False
+    theirs = config.read(directory.path / results.CONFIG_FILE)
+    ours = settings
+    if ours.data.source == "store":  # some of what it says was found in the store
+        ours = config.replace(ours, "data", normalize=theirs.data.normalize)
+        ours = config.replace(ours, "partition", scheme=theirs.partition.scheme, n_clients=theirs.partition.n_clients)
+    for there, here in zip(identity(theirs, "").splitlines(), identity(ours, "").splitlines(), strict=True):
+        if there != here:
+            raise ConfigError(
+                f"{directory.path}: holds a finished run with {there} where this one has {here}; choose another --out, or --force"
+            )
+    return True
+
+
+def go_on(federation, checkpoints):
+    """Take the newest checkpoint, if there is one."""
+    state = checkpoints.latest()
+    if state is not None:
+        federation.restore(*state)
+        if federation.comm.is_server:
+            print(f"fedmavg: going on after round {federation.history.n_rounds}", file=sys.stderr, flush=True)
 
 
 def check(settings):
@@ -159,11 +233,22 @@ def client_store(comm, settings, out):
             path.unlink(missing_ok=True)
 
 
-def rounds(federation):
+# What the server orders between rounds, in the message that settles how to go on.
+ON, KEEP, KEEP_AND_LEAVE = range(3)
+
+
+def rounds(federation, checkpoints=None, stop=None):
     """The round loop: every rank goes through it in step.
 
     A round's objective needs W'X at the new W, which is what the next round starts from; so between two rounds W is shared, looked at, and
-    the server decides how to go on.
+    the server decides how to go on. A checkpoint holds the state right after a round.
+
+    Parameters
+    ----------
+    federation : Federation
+    checkpoints : Checkpoints, optional
+        Where to keep the state every ``run.checkpoint_every`` rounds, and where a signal stops the run.
+    stop : StopSignals, optional
 
     Returns
     -------
@@ -171,44 +256,59 @@ def rounds(federation):
         Complete at the server.
     """
     comm, settings, algorithm, clock = federation.comm, federation.settings, federation.algorithm, federation.clock
-    history = History(federation.application.measures)
-    rule = federation.application.stop_rule(algorithm.limit_reason)
-    rho, s = settings.model.rho, 0
+    history, s = federation.history, federation.history.n_rounds
     progress = tqdm(
+        initial=s,
         total=settings.stop.max_rounds,
         unit="round",
         disable=not comm.is_server or settings.run.progress == "off",
         mininterval=0.2 if sys.stderr.isatty() else 5,
     )
-    start = time.perf_counter()
+    start, order, asked = time.perf_counter(), ON, False
     while True:
-        last = s == settings.stop.max_rounds
+        if order != ON and algorithm.resumable:
+            checkpoints.write(s, *federation.state())
+        if order == KEEP_AND_LEAVE:
+            history.interrupted = True
+            break
+        last = s >= settings.stop.max_rounds
         if not last:
             updating = algorithm.sampler.draw(s + 1).updating
             with clock("broadcast"):
                 algorithm.share_model(updating, "model_down")
             with clock("local factor"):
                 federation.shard.form_products(algorithm.clients_here(updating))
-        evaluation = decision = None
+        evaluation = None
         if last or (settings.run.evaluate_every and s % settings.run.evaluate_every == 0):
             with clock("evaluation"):
                 evaluation = federation.evaluate()
         with clock("control"):
-            if comm.is_server:
-                if evaluation:
-                    history.add_evaluation(s, rho, evaluation)
-                    progress.set_postfix(history.latest(), refresh=False)
-                decision = rule.decide(s, rho, evaluation)
-                rho, history.stop_reason = decision.rho, decision.stop_reason
-            goes_on = federation.settle(decision)
+            decision = federation.decide(s, evaluation)
+            if evaluation:
+                progress.set_postfix(history.latest(), refresh=False)
+            if stop and stop.received and not asked and not comm.is_server:
+                comm.ask_server_to_stop()
+                asked = True
+            goes_on, order = federation.settle(decision, next_order(federation, s + 1, stop))
         clock.end_round()
-        history.mpi.append(comm.ledger.as_array())
+        history.add_traffic(comm.ledger.as_array())
         if not goes_on:
-            progress.close()
-            return history
+            break
         s += 1
         draw, steps, ledger = algorithm.run_round(s)
         now = time.perf_counter()
-        history.add_round(draw, steps, rho, ledger, now - start)
+        history.add_round(draw, steps, federation.rho, ledger, now - start)
         start = now
         progress.update()
+    progress.close()
+    return history
+
+
+def next_order(federation, s, stop):
+    """What the server orders for the end of round ``s``."""
+    if stop is None or not federation.comm.is_server:
+        return ON
+    if stop.received or federation.comm.is_asked_to_stop():
+        return KEEP_AND_LEAVE
+    every = federation.settings.run.checkpoint_every
+    return KEEP if every and s % every == 0 else ON

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 
 def shared_steps(schedule, q2, s):
     """Steps on W in round ``s`` (paper: floor(Q2 / s) + 1 when diminishing)."""
@@ -58,6 +60,14 @@ class StopRule:
                 return Decision(rho, "objective settled")
         return Decision(rho, self.limit_reason if s >= self.stop.max_rounds else None)
 
+    def state(self):
+        """What a checkpoint keeps: ndarray of float64."""
+        return np.array(self.previous or [], np.float64)
+
+    def restore(self, state):
+        """Take what :meth:`state` gave."""
+        self.previous = (int(state[0]), float(state[1])) if state.size else None
+
     def relative_change(self, s, value):
         """Relative change of the objective a round since the last evaluation; None at the first one."""
         previous, self.previous = self.previous, (s, value)
@@ -111,3 +121,12 @@ class PenaltyContinuation(StopRule):
             self.previous = (s, evaluation.objective(rho))  # the same point under the new penalty
             return Decision(rho, new_stage=True)
         return Decision(rho)
+
+    def state(self):
+        """As in :class:`StopRule`, and the round in which the stage began."""
+        return np.array([self.stage_start, *super().state()])
+
+    def restore(self, state):
+        """As in :class:`StopRule`."""
+        self.stage_start = int(state[0])
+        super().restore(state[1:])

@@ -6,6 +6,7 @@ Layout (format version 1): attributes ``format``, ``version``, ``n_features``, `
 is sparse (users x items, a stored 0 being a rating), has the attributes ``rating_minimum`` and ``rating_maximum``, and ``/titles`` of items.
 """
 
+import hashlib
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -169,6 +170,12 @@ class ClientStore:
             return self.sizes
         with self._open() as file:
             return np.diff(file["csr/indptr"][:][self.offsets]) + self.sizes
+
+    def fingerprint(self, totals):
+        """A digest of what tells these data from others: sizes, and totals by client (clients x ...)."""
+        digest = hashlib.sha256(f"{self.n_features} {self.offsets.tolist()}".encode())
+        digest.update(np.ascontiguousarray(totals).tobytes())
+        return digest.hexdigest()[:16]
 
     def names(self, kind):
         """Names by row (``sample_names``) or by column (``feature_names``, ``titles``): list of str, or None."""

@@ -80,7 +80,7 @@ def test_two_runs_at_once_in_one_directory(job, tmp_path):
     finally:
         first.send_signal(signal.SIGTERM)
         assert "SIGTERM" in first.communicate(timeout=60)[1]
-    assert first.returncode == 1 and not (tmp_path / "run").exists()
+    assert first.returncode == 75 and not (tmp_path / "run").exists()
 
 
 def test_a_killed_runs_leavings_are_cleared(job, tmp_path):

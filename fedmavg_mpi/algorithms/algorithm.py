@@ -35,6 +35,8 @@ class Algorithm:
         Whether it works on all clients' data at the server.
     limit_reason : str
         Why a run ends at its last round.
+    resumable : bool
+        Whether a run can go on from a checkpoint; else its few rounds start again.
     w : ndarray
         W at the server, or wherever this rank holds it.
     setup_ledger : ProtocolLedger
@@ -45,6 +47,7 @@ class Algorithm:
     fixed = {}
     pooled = False
     limit_reason = "round limit"
+    resumable = True
 
     def __init__(self, settings, comm, placement, sampler, aggregation, model, shard, clock, w):
         self.config = settings
@@ -83,6 +86,30 @@ class Algorithm:
 
     def finish(self):
         """After the last round: see that the server holds the W that the run leaves behind."""
+
+    def state(self):
+        """What a checkpoint keeps of the server's part: dict of str to ndarray."""
+        latest = {f"latest/{kind}": values for kind, values in self.aggregation.latest.items()}
+        return {"w": self.w, **latest}
+
+    def private_state(self):
+        """What a checkpoint keeps of this rank's clients beside H: dict of str to ndarray (rows here x ...)."""
+        return {}
+
+    def restore(self, state, private, same_ranks):
+        """Take a checkpoint's state.
+
+        Parameters
+        ----------
+        state, private : dict of str to ndarray
+            As :meth:`state` and :meth:`private_state` gave them; ``private`` is empty on a rank without clients.
+        same_ranks : bool
+            Whether the run had as many ranks.
+        """
+        self.w[:] = state["w"]
+        self.shard.receive(self.w)
+        prefix = "latest/"
+        self.aggregation.latest = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
 
     def clients_here(self, clients):
         """Of these client ids (sorted), the ones of this rank, as indices on it."""

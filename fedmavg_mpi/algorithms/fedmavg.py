@@ -70,6 +70,15 @@ class FedMAvg(Algorithm):
             self.w = self.model.next_shared(self.w, average)
             self.shard.receive(self.w)
 
+    def state(self):
+        """As in :class:`Algorithm`, and which ranks hold the present W."""
+        return {**super().state(), "holders": np.array(sorted(self.holders), np.int64)}
+
+    def restore(self, state, private, same_ranks):
+        """As in :class:`Algorithm`."""
+        super().restore(state, private, same_ranks)
+        self.holders = set(state["holders"].tolist()) if same_ranks else set()
+
     def record(self, draw):
         """What the protocol moved in this round (closed form, whatever the number of ranks)."""
         ledger = ProtocolLedger()

@@ -143,6 +143,17 @@ class Gossip(Algorithm):
     def share_model(self, clients, kind):
         """Nothing to share: each user works with its own W and is judged by it."""
 
+    def private_state(self):
+        """As in :class:`Algorithm`: the nodes' own W and ages."""
+        return {"copies": self.copies, "ages": self.ages}
+
+    def restore(self, state, private, same_ranks):
+        """As in :class:`Algorithm`."""
+        super().restore(state, private, same_ranks)
+        if private:
+            self.copies[:], self.ages[:] = private["copies"], private["ages"]
+        self.shard.receive(self.copies)
+
     def finish(self):
         """Form W = sum_p t_p W_p / sum_p t_p row by row, at the server: for the run file only, no node has it.
 

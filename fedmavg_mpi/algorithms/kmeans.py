@@ -29,6 +29,7 @@ class KMeans(Algorithm):
         "run": {"evaluate_every": 0},
     }
     limit_reason = "centres found"
+    resumable = False
 
     @classmethod
     def resolve(cls, settings):

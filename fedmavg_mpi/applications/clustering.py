@@ -44,6 +44,8 @@ class Clustering:
     shard : ClusteringShard
     measures : tuple of str
         What an evaluation may measure.
+    fingerprint : str
+        Of the data, at the server.
     setup_ledger : ProtocolLedger
         What clients and server exchange before the first round.
 
@@ -96,6 +98,7 @@ class Clustering:
         totals = np.empty(3)
         with self.comm.together():
             if self.comm.is_server:
+                self.fingerprint = store.fingerprint(rows)
                 with np.errstate(all="ignore"):
                     totals[:] = *in_order_sum(rows[:, :2]), rows[:, 2].max()
                 check_magnitude(totals[0], totals[2], np.dtype(self.settings.run.dtype), store)
@@ -138,6 +141,15 @@ class Clustering:
         if new_stage:
             self.stage_clusters = self.shard.assignments()
         self.shard.take_step(rho, curvature)
+
+    def private_state(self):
+        """What a checkpoint keeps of this rank's clients: dict of str to ndarray (rows here x ...)."""
+        return {"h": self.shard.private_factors(), "stage_clusters": self.stage_clusters}
+
+    def restore(self, private):
+        """Take what :meth:`private_state` gave."""
+        self.shard.restore_private_factors(private["h"])
+        self.stage_clusters = private["stage_clusters"]
 
     def outcome(self, rows, of_row):
         """What the run file keeps beside the factors.

@@ -33,6 +33,8 @@ class Recommendation:
     shard : RatingsShard
     measures : tuple of str
         What an evaluation measures.
+    fingerprint : str
+        Of the data, at the server.
     setup_ledger : ProtocolLedger
         What clients and server exchange before the first round.
 
@@ -76,6 +78,7 @@ class Recommendation:
         rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
         totals, counts = np.empty(4), np.empty(self.placement.sizes.size, np.int64)
         if self.comm.is_server:
+            self.fingerprint = self.store.fingerprint(rows)
             totals[:] = in_order_sum(rows[:, :4])
             counts[:] = rows[:, 0]
         self.comm.broadcast(totals, "control", self.comm.everyone)
@@ -113,6 +116,14 @@ class Recommendation:
             measured[f"mae_{part}"] = absolute / count if count else np.nan
         objective = self.model.objective(sums[:5])
         return Evaluation(lambda rho: objective, 0, measured)
+
+    def private_state(self):
+        """What a checkpoint keeps of this rank's clients: dict of str to ndarray (rows here x ...)."""
+        return {"h": self.shard.private_factors()}
+
+    def restore(self, private):
+        """Take what :meth:`private_state` gave."""
+        self.shard.restore_private_factors(private["h"])
 
     def outcome(self, rows, of_row):
         """What the run file keeps beside the factors: the users' and items' own ids, and, where H is kept, what each user has rated.

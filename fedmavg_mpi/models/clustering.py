@@ -272,6 +272,12 @@ class ClusteringShard:
         for weight, copy in zip(weights, copies, strict=True):
             total += total.dtype.type(weight) * copy
 
+    def restore_private_factors(self, h):
+        """Take H (n x K) from a checkpoint."""
+        self.h[:] = h.T
+        self._update_grams(self.all_clients)
+        self.has_product[:] = False
+
     def objective_terms(self):
         """What the objective sums over samples, by client: ndarray of float64 (clients here x 3).
 

@@ -327,6 +327,10 @@ class RatingsShard:
         """H of all clients here, a row a user: ndarray (users here x L)."""
         return self.h
 
+    def restore_private_factors(self, h):
+        """Take H (users here x L) from a checkpoint."""
+        self.h[:] = h
+
     def objective_terms(self):
         """What the objective sums over clients: ndarray of float64 (clients here x 5).
 

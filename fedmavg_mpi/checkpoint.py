@@ -1,0 +1,215 @@
+"""Checkpoints: the whole state of a run after a round, from which it goes on bit for bit.
+
+``DIR/checkpoint/round-NNNNNNNN/`` is one generation: ``rank-NNNN.h5``, a file a rank with the private state of its clients, a row a sample in
+client order; and ``server.h5``, written last, with the server's state, the rows of each rank and the digest of its file. No private state
+passes through another rank. Two generations are kept.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from fedmavg_mpi.communicator import FailedElsewhereError
+from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.results import CHECKPOINT_FOLDER
+from fedmavg_mpi.store import reason, written_aside
+
+FORMAT = "fedmavg_mpi checkpoint"
+VERSION = 1
+SERVER_FILE = "server.h5"
+GENERATIONS = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run directory. All ranks make the same calls.
+
+    Parameters
+    ----------
+    comm : Communicator
+    directory : path-like
+        The run directory, which every rank sees.
+    placement : Placement
+    identity : str
+        What a run must have in common with a checkpoint to go on from it, a line a fact.
+    """
+
+    def __init__(self, comm, directory, placement, identity):
+        self.comm, self.placement, self.identity = comm, placement, identity
+        self.folder = Path(directory) / CHECKPOINT_FOLDER
+        ends = np.concatenate([[0], np.cumsum(placement.rows)])
+        self.rows = range(int(ends[comm.rank]), int(ends[comm.rank + 1]))
+
+    def write(self, s, server_state, rank_state, private):
+        """Keep the state after round ``s``, complete or not at all; what that takes is in no ledger.
+
+        Parameters
+        ----------
+        s : int
+        server_state : dict of str to ndarray
+            Read at the server only.
+        rank_state : dict of str to ndarray
+            This rank's own.
+        private : dict of str to ndarray (rows here x ...)
+            Of this rank's clients.
+
+        Raises
+        ------
+        DataError
+            It can't be written.
+        """
+        generation = self.folder / f"round-{s:08d}"
+        with self.comm.uncounted():
+            with self.comm.together():
+                if self.comm.is_server:
+                    with _writing(generation):
+                        shutil.rmtree(generation, ignore_errors=True)  # of a run that was killed while it wrote
+                        generation.mkdir(parents=True)
+            with self.comm.together():
+                parts = {f"rank/{name}": values for name, values in rank_state.items()}
+                parts |= {f"private/{name}": values for name, values in private.items()}
+                digest = _write(generation / _part(self.comm.rank), parts, "")
+            digests = self.comm.gather(np.frombuffer(digest, np.uint8)[None], np.ones(self.comm.size, np.int64), "control")
+            with self.comm.together():
+                if self.comm.is_server:
+                    parts = {**server_state, "parts/rows": self.placement.rows, "parts/digests": digests}
+                    _write(generation / SERVER_FILE, parts, self.identity)
+                    self._remove_all_but(self._generations()[:GENERATIONS])
+
+    def latest(self):
+        """The newest state that is whole.
+
+        Returns
+        -------
+        (server_state, rank_state, private), as given to :meth:`write`, or None
+            None where there is no checkpoint. ``rank_state`` is empty for a rank that the run didn't have.
+
+        Raises
+        ------
+        DataError
+            There are checkpoints, and none that this run can go on from.
+        """
+        with self.comm.uncounted():
+            names = self.comm.broadcast_text(
+                "\n".join(path.name for path in self._generations()) if self.comm.is_server else None
+            )
+            names = names.split("\n") if names else []
+            for i, name in enumerate(names):
+                try:
+                    with self.comm.together():
+                        state = self._read(self.folder / name)
+                    return state
+                except (DataError, FailedElsewhereError) as error:
+                    if i == len(names) - 1:
+                        raise
+                    if isinstance(error, DataError):
+                        print(f"fedmavg: {error}; going on from the checkpoint before it", file=sys.stderr, flush=True)
+        return None
+
+    def remove(self):
+        """Remove all checkpoints: the run is finished."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _generations(self):
+        """Folders with a server's file, the newest first."""
+        return sorted((path.parent for path in self.folder.glob(f"round-*/{SERVER_FILE}")), reverse=True)
+
+    def _remove_all_but(self, kept):
+        for path in self.folder.glob("round-*"):
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _read(self, generation):
+        server_state, identity = _read(generation / SERVER_FILE)
+        self._check_identity(generation, identity)
+        counts, digests = server_state.pop("parts/rows"), server_state.pop("parts/digests")
+        ends = np.cumsum(counts)
+        private, rank_state = {}, {}
+        for rank, (begin, end) in enumerate(zip(ends - counts, ends, strict=True)):
+            own, overlap = rank == self.comm.rank, range(max(begin, self.rows.start), min(end, self.rows.stop))
+            if not own and not len(overlap):
+                continue
+            part, _ = _read(generation / _part(rank), digests[rank].tobytes())
+            for path, values in part.items():
+                kind, name = path.split("/", 1)
+                if kind == "private":
+                    private.setdefault(name, []).append(values[overlap.start - begin : overlap.stop - begin])
+                elif own and counts.size == self.comm.size:
+                    rank_state[name] = values
+        return server_state, rank_state, {name: np.concatenate(values) for name, values in private.items()}
+
+    def _check_identity(self, generation, identity):
+        theirs, ours = identity.splitlines(), self.identity.splitlines()
+        for there, here in zip(theirs, ours, strict=False):
+            if there != here:
+                raise DataError(
+                    f"{generation}: checkpoint of another run, with {there} where this one has {here}; give that run's configuration, "
+                    "or another --out"
+                )
+        if len(theirs) != len(ours):
+            raise DataError(
+                f"{generation}: checkpoint of another version of fedmavg_mpi; choose another --out, or --force to start again"
+            )
+
+
+def _part(rank):
+    return f"rank-{rank:04d}.h5"
+
+
+@contextmanager
+def _writing(path):
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: can't be written ({reason(error)}); free some space or choose another --out") from None
+
+
+def _write(path, datasets, identity):
+    """Write a file with its own digest, whole on the disk before it gets its name; returns the digest."""
+    digest = _digest(datasets, identity)
+    with written_aside(path) as aside:
+        with h5py.File(aside, "w") as file:
+            file.attrs.update(format=FORMAT, version=VERSION, identity=identity, sha256=digest.hex())
+            for name, values in datasets.items():
+                file[name] = values
+        with open(aside, "rb+") as written:
+            os.fsync(written.fileno())
+    return digest
+
+
+def _read(path, digest=None):
+    """A file's (datasets, identity), if it is whole, and the one with this digest.
+
+    Raises
+    ------
+    DataError
+    """
+    datasets = {}
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            if file.attrs.get("format") != FORMAT or file.attrs["version"] != VERSION:
+                raise DataError(f"{path}: not a checkpoint of version {VERSION}; choose another --out, or --force to start again")
+            identity, written = file.attrs["identity"], bytes.fromhex(file.attrs["sha256"])
+            file.visititems(lambda name, item: datasets.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing from the checkpoint; --force to start again") from None
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError):
+        raise DataError(f"{path}: cut or damaged checkpoint; --force to start again") from None
+    if _digest(datasets, identity) != written or digest not in (None, written):
+        raise DataError(f"{path}: damaged checkpoint, whose checksum differs; --force to start again")
+    return datasets, identity
+
+
+def _digest(datasets, identity):
+    """SHA-256 of names, types, shapes and bytes."""
+    total = hashlib.sha256(identity.encode())
+    for name in sorted(datasets):
+        values = np.ascontiguousarray(datasets[name])
+        total.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
+        total.update(values.reshape(-1).view(np.uint8).data)
+    return total.digest()
