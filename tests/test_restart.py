@@ -215,7 +215,7 @@ def test_killed_at_any_moment(job, tmp_path):
     moments = random.Random(4)
     out = tmp_path / "run"
     for _ in range(30):
-        process = start(path, out, 3, "--resume", "--set", "run.checkpoint_every=5")
+        process = start(path, out, 3, "--resume", "--set", "run.checkpoint_every=10")
         delay = moments.uniform(0.0, 4.0)
         deadline = time.monotonic() + delay
         while time.monotonic() < deadline and process.poll() is None:
@@ -230,7 +230,7 @@ def test_killed_at_any_moment(job, tmp_path):
         while ranks_of(out):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    done = fedmavg("run", path, "--out", out, "--resume", "--set", "run.checkpoint_every=5", ranks=3)
+    done = fedmavg("run", path, "--out", out, "--resume", "--set", "run.checkpoint_every=10", ranks=3)
     assert done.returncode == 0, done.stderr
     same(results.summarize(out), whole, (*SAME, *SAME_RANKS))
     assert {entry.name for entry in out.iterdir()} == {"config.toml", "run.h5"}
