@@ -68,6 +68,12 @@ class ModelConfig:
         choices=("clustering", "ratings"),
     )
     n_components: int = _key(20, "K", minimum=1)
+    init: str = _key(
+        "random",
+        "clustering: random; or a start that looks at the data, counted as set-up: kmeans_parallel (its centres), robust (those of cal, "
+        "outliers left out), nndsvd",
+        choices=("random", "kmeans_parallel", "robust", "nndsvd"),
+    )
     rho: float = _key(1e-8, "clustering: orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
     nu: float = _key(1e-10, "clustering: ridge on H, in units of |X|^2 / N", minimum=0.0)
     regularization: float = _key(0.1, "ratings: ridge lambda on the factors", minimum=0.0)

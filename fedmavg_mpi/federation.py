@@ -7,8 +7,10 @@ from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.applications import APPLICATIONS
 from fedmavg_mpi.clock import PHASES, Clock
 from fedmavg_mpi.history import History
+from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.participation import Sampler
 from fedmavg_mpi.placement import Placement
+from fedmavg_mpi.starts import STARTS
 
 
 class Federation:
@@ -48,11 +50,13 @@ class Federation:
         self.clock = Clock()
         algorithm = settings.algorithm
         sampler = Sampler(store.sizes, algorithm.clients_per_round, algorithm.participation, settings.run.seed)
-        self.algorithm = chosen(
-            algorithm, comm, self.placement, sampler, average, self.application.model, self.application.shard, self.clock,
-            self.application.model.start(settings.run.seed, np.dtype(settings.run.dtype)),
-        )  # fmt: skip
+        parts = algorithm, comm, self.placement, sampler, average, self.application.model, self.application.shard, self.clock
+        w, spent = self.application.model.start(settings.run.seed, np.dtype(settings.run.dtype)), ProtocolLedger()
+        if settings.model.init != "random":
+            w, spent = STARTS[settings.model.init](*parts, w)
+        self.algorithm = chosen(*parts, w)
         self.algorithm.setup_ledger.include(self.application.setup_ledger)
+        self.algorithm.setup_ledger.include(spent)
         self.history = History(self.application.measures)
         self.rule = self.application.stop_rule(self.algorithm.limit_reason)
         self.rho = settings.model.rho

@@ -176,6 +176,10 @@ def check(settings):
         ),
         f"algorithm.name = {algorithm.name!r} is not for model.kind = {model.kind!r}, expected one of "
         f"{', '.join(name for name, found in ALGORITHMS.items() if model.kind in found.kinds)}": model.kind not in chosen.kinds,
+        f"model.init = {model.init!r} with model.kind = 'ratings', expected 'random'": model.init != "random" and ratings,
+        f"model.init = {model.init!r} with algorithm.name = {algorithm.name!r}, expected 'random': it starts in its own way": (
+            model.init != "random" and not chosen.takes_start
+        ),
         f"data.rating_minimum = {data.rating_minimum} and data.rating_maximum = {data.rating_maximum}, expected the first to be lower": (
             data.rating_minimum > data.rating_maximum
         ),

@@ -133,7 +133,7 @@ def test_products_are_formed_once():
 def test_blocks_follow_runs_of_adjacent_clients():
     _, shard, *_ = build([4, 1, 6, 3], 2)
     assert shard._blocks(np.array([0, 1, 3])) == [(0, 5), (11, 14)]
-    assert shard._columns(np.array([0, 1, 3])) == [(0, 4), (4, 5), (11, 14)]
+    assert shard.ranges(np.array([0, 1, 3])) == [(0, 4), (4, 5), (11, 14)]
     assert shard._blocks(np.array([], int)) == []
 
 

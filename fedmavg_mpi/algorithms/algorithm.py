@@ -33,6 +33,8 @@ class Algorithm:
         Keys that the algorithm fixes, by section.
     pooled : bool
         Whether it works on all clients' data at the server.
+    takes_start : bool
+        Whether ``model.init`` may be another than random.
     limit_reason : str
         Why a run ends at its last round.
     resumable : bool
@@ -46,6 +48,7 @@ class Algorithm:
     kinds = ("clustering", "ratings")
     fixed = {}
     pooled = False
+    takes_start = False
     limit_reason = "round limit"
     resumable = True
 

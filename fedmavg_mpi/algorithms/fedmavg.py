@@ -10,6 +10,8 @@ from fedmavg_mpi.schedule import shared_steps
 class FedMAvg(Algorithm):
     """One run's state on one rank, and the round that changes it. Parameters as in :class:`Algorithm`."""
 
+    takes_start = True
+
     def __init__(self, settings, comm, placement, sampler, aggregation, model, shard, clock, w):
         super().__init__(settings, comm, placement, sampler, aggregation, model, shard, clock, w)
         self.holders = set()  # ranks beside the server that hold the present W

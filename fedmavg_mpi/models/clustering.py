@@ -149,7 +149,7 @@ class ClusteringShard:
         self.client_by_client = client_by_client
         n_components = model.n_components
         self.h = np.empty((n_components, samples.shape[0]), self.dtype)
-        for i, (begin, end) in enumerate(self._columns(self.all_clients)):
+        for i, (begin, end) in enumerate(self.ranges(self.all_clients)):
             uniform = rng.generator(seed, rng.START_LOCAL, first_client + i).random((end - begin, n_components))
             self.h[:, begin:end] = model.start_scale * uniform.T
         self.h_grams = np.empty((self.sizes.size, n_components, n_components))
@@ -247,7 +247,7 @@ class ClusteringShard:
         sums *= (2 * weights / self._sizes_at_least_one(clients))[:, None, None]
         sums = sums.astype(self.dtype)
         z = np.empty_like(self.h)
-        for factor, (begin, end) in zip(sums, self._columns(clients), strict=True):
+        for factor, (begin, end) in zip(sums, self.ranges(clients), strict=True):
             np.matmul(factor, self.h[:, begin:end], out=z[:, begin:end])
         for begin, end in self._blocks(clients):
             out += self._combine(z[:, begin:end], begin, end)
@@ -262,7 +262,7 @@ class ClusteringShard:
         powers, sums = self._shared_steps(clients, curvature, steps)
         sums *= (2 / self._sizes_at_least_one(clients))[:, None, None]
         out = np.empty((clients.size, *self.w.shape), self.dtype)
-        for i, (begin, end) in enumerate(self._columns(clients)):
+        for i, (begin, end) in enumerate(self.ranges(clients)):
             np.matmul(powers[i].astype(self.dtype), self.w, out=out[i])
             out[i] += self._combine(sums[i].astype(self.dtype) @ self.h[:, begin:end], begin, end)
         return out
@@ -334,15 +334,15 @@ class ClusteringShard:
         return total
 
     def _update_grams(self, clients):
-        for i, (begin, end) in zip(clients, self._columns(clients), strict=True):
+        for i, (begin, end) in zip(clients, self.ranges(clients), strict=True):
             self.h_grams[i] = gram(self.h[:, begin:end])
 
-    def _columns(self, clients):
-        """Column range of each client."""
+    def ranges(self, clients):
+        """Where the samples of each client (indices here) begin and end: list of (int, int)."""
         return list(zip(self.offsets[clients].tolist(), self.offsets[clients + 1].tolist(), strict=True))
 
     def _runs(self, clients):
-        """Column range of each run of adjacent clients (sorted): fewer and larger than :meth:`_columns`."""
+        """Column range of each run of adjacent clients (sorted): fewer and larger than :meth:`ranges`."""
         if not clients.size:
             return []
         breaks = np.flatnonzero(np.diff(clients) > 1)
@@ -351,7 +351,7 @@ class ClusteringShard:
 
     def _blocks(self, clients):
         """Column ranges of the products: a client where bits must not depend on its neighbours, else a run of clients."""
-        return self._columns(clients) if self.client_by_client else self._runs(clients)
+        return self.ranges(clients) if self.client_by_client else self._runs(clients)
 
 
 def client_totals(samples, offsets):
