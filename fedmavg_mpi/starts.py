@@ -6,6 +6,7 @@ All ranks call a start together, before the algorithm begins; what clients and s
 import numpy as np
 
 from fedmavg_mpi import rng
+from fedmavg_mpi.algorithms.cal import Cal
 from fedmavg_mpi.algorithms.kmeans_parallel import KMeansParallel
 from fedmavg_mpi.ledger import ProtocolLedger
 
@@ -93,4 +94,4 @@ def nndsvd(settings, comm, placement, sampler, aggregation, model, shard, clock,
     return w, ledger
 
 
-STARTS = {"kmeans_parallel": from_centres(KMeansParallel), "nndsvd": nndsvd}
+STARTS = {"kmeans_parallel": from_centres(KMeansParallel), "robust": from_centres(Cal), "nndsvd": nndsvd}
