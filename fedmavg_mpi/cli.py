@@ -1,4 +1,4 @@
-"""The command line: ``fedmavg run | summary | report | recommend | predict | data | doctor``."""
+"""The command line: ``fedmavg run | summary | report | recommend | predict | data | jobs | doctor``."""
 
 import argparse
 import itertools
@@ -119,9 +119,45 @@ def parser():
     inspect.add_argument("store", metavar="STORE", type=path)
     inspect.set_defaults(command=_data_inspect)
 
+    _add_jobs(commands.add_parser("jobs", help="batch jobs for SLURM"))
+
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
     doctor.set_defaults(command=_doctor, on_all_ranks=True)
     return top
+
+
+def _add_jobs(jobs):
+    actions = jobs.add_subparsers(required=True, metavar="COMMAND")
+    for name, words in {"render": "print a batch script", "submit": "send it to sbatch"}.items():
+        action = actions.add_parser(name, help=words)
+        action.add_argument(
+            "--machine", metavar="M", type=path, required=True, help="jobs/machines/M.toml, or the path of such a file"
+        )
+        action.add_argument("--job", metavar="CONFIG.toml", type=path, required=True, help="the run's configuration")
+        action.add_argument("--name", help="the job's name (default: the configuration's)")
+        action.add_argument("--nodes", type=_count, help="default: as many as the tasks need")
+        action.add_argument("--ntasks", type=_count, help="ranks (default: a node's cores on each node)")
+        action.add_argument("--time", help="limit, as in 90, 01:30:00 or 2-12:00:00 (default: the machine's)")
+        action.add_argument("--array", metavar="SEEDS", default="", help="one run a seed, as in 0-9")
+        action.add_argument(
+            "--sweep",
+            metavar="SECTION.KEY=A,B,...",
+            action="append",
+            default=[],
+            help="one run a value; given twice, the product",
+        )
+        action.add_argument("--at-once", metavar="N", type=_count, default=0, help="most runs of an array at the same time")
+        _add_settings(action)
+        action.add_argument(
+            "--out",
+            metavar="DIR",
+            type=path,
+            help="run directory, or the folder of an array's (default: runs/NAME-JOBID)",
+        )
+        action.set_defaults(command=_jobs_render if name == "render" else _jobs_submit)
+    status = actions.add_parser("status", help="jobs in the queue, and what the finished ones came to")
+    status.add_argument("ids", metavar="JOBID", nargs="*", help="default: all of yours that the queue remembers")
+    status.set_defaults(command=_jobs_status)
 
 
 def _count(text):
@@ -259,6 +295,24 @@ def _data_prepare(options):
         raise DataError(f"{Path(options.out).parent}: no such directory; make it first")
     runner.prepare(settings, options.out)
     print(store.describe(options.out))
+
+
+def _jobs_render(options):
+    from fedmavg_mpi import jobs
+
+    sys.stdout.write(jobs.render(options))
+
+
+def _jobs_submit(options):
+    from fedmavg_mpi import jobs
+
+    print(jobs.submit(options))
+
+
+def _jobs_status(options):
+    from fedmavg_mpi import jobs
+
+    print(jobs.status(options.ids))
 
 
 def _data_inspect(options):

@@ -11,10 +11,13 @@ from pathlib import Path
 from fedmavg_mpi.errors import ConfigError
 
 
-def _key(default, doc, *, choices=None, minimum=None, above=None, below=None, maximum=None):
+def key(default, doc, *, choices=None, minimum=None, above=None, below=None, maximum=None):
     """A configuration key: its default, its line of the reference and the values it takes."""
     limits = {"choices": choices, "minimum": minimum, "above": above, "below": below, "maximum": maximum}
     return field(default=default, metadata={"doc": doc, **limits})
+
+
+_key = key
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class Config:
     run: RunConfig = RunConfig()
 
 
-def read(path, overrides=()):
+def read(path, overrides=(), kind=Config):
     """Read a configuration file.
 
     Parameters
@@ -205,11 +208,13 @@ def read(path, overrides=()):
     path : path-like or None
         TOML file; None starts from the defaults.
     overrides : iterable of str
-        ``section.key=value`` settings that win over the file; the value is TOML, or else a bare string.
+        ``section.key=value`` settings of a Config that win over the file; the value is TOML, or else a bare string.
+    kind : type
+        The dataclass of sections that the file describes.
 
     Returns
     -------
-    Config
+    Config, or what ``kind`` says
 
     Raises
     ------
@@ -232,7 +237,7 @@ def read(path, overrides=()):
             raise ConfigError(f"--set {setting!r}: expected section.key=value, as in --set run.seed=1")
         if isinstance(tables.setdefault(section, {}), dict):
             tables[section][key] = _override_value(section, key, value.strip())
-    return _build(tables, path or "--set")
+    return _build(tables, path or "--set", kind)
 
 
 def parse(text):
@@ -293,14 +298,14 @@ def _keys(section):
     return {key.name: key for key in fields(known[section])} if section in known else {}
 
 
-def _build(tables, origin):
-    sections = {section.name: section.type for section in fields(Config)}
+def _build(tables, origin, kind=Config):
+    sections = {section.name: section.type for section in fields(kind)}
     for name, table in tables.items():
         if name not in sections:
             raise ConfigError(f"{origin}: unknown section {name!r}{_nearest(name, sections)}")
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {name} = {table!r}, expected a section [{name}]")
-    return Config(**{name: _build_section(section, name, tables.get(name, {}), origin) for name, section in sections.items()})
+    return kind(**{name: _build_section(section, name, tables.get(name, {}), origin) for name, section in sections.items()})
 
 
 def _build_section(section, name, table, origin):
@@ -313,15 +318,18 @@ def _build_section(section, name, table, origin):
 
 def _check(value, key, where):
     """The value in the key's type, if the key can take it."""
-    kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", tuple: "a list of strings"}
     if key.type is float and type(value) is int:
         value = float(value)
+    if key.type is tuple and type(value) is list and all(type(item) is str for item in value):
+        value = tuple(value)
     if type(value) is not key.type:
         raise ConfigError(f"{where} = {value!r}, expected {kinds[key.type]}")
     limit = key.metadata
     if limit["choices"] is not None and value not in limit["choices"]:
         raise ConfigError(f"{where} = {value!r} is unknown{_nearest(value, limit['choices'])}")
-    if key.type is str and not (value.isprintable() and is_unicode(value)):
+    texts = {str: (value,), tuple: value}.get(key.type, ())
+    if not all(text.isprintable() and is_unicode(text) for text in texts):
         raise ConfigError(f"{where} = {ascii(value)}, expected text without control characters, in UTF-8")
     if key.type is float and not math.isfinite(value):
         raise ConfigError(f"{where} = {value}, expected a finite number")
