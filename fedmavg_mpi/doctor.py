@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,9 @@ from threadpoolctl import threadpool_info
 
 from fedmavg_mpi import communicator
 from fedmavg_mpi.kernels import dense
+
+# whose launcher starts whose programs, and what they call themselves
+FAMILIES = {"Open MPI": ("open mpi", "openrte"), "MPICH or its kin": ("mpich", "hydra", "intel(r) mpi", "mvapich")}
 
 
 def examine(comm):
@@ -59,12 +63,14 @@ def findings(size, ranks):
     for rank in ranks:
         hosts.setdefault(rank["host"], []).append(rank)
     blas = ranks[0]["blas"]
+    mpirun = shutil.which("mpirun")
+    launches, library = mpirun and family(version_of(mpirun)), family(communicator.mpi_library())
     facts = [
         ("fedmavg_mpi", package_version("fedmavg_mpi")),
         ("MPI library", communicator.mpi_library()),
         ("mpi4py", package_version("mpi4py")),
         ("launcher", f"{launched} processes by {variable}" if launched else "none (one process: server and all clients)"),
-        ("mpirun", shutil.which("mpirun") or "not on PATH"),
+        ("mpirun", f"{mpirun} ({launches or 'whose is unknown'})" if mpirun else "not on PATH"),
         ("ranks", f"{size} on {', '.join(f'{host} ({len(there)})' for host, there in hosts.items())}"),
         ("cores", ", ".join(f"{host} {there[0]['cores']}" for host, there in hosts.items())),
         (
@@ -75,7 +81,12 @@ def findings(size, ranks):
         ("h5py", f"{h5py.__version__}, HDF5 {h5py.version.hdf5_version}"),
     ]
     problems = []
-    if not shutil.which("mpirun") and launched is None:
+    if launches and library and launches != library:
+        problems.append(
+            f"mpirun is of {launches}, the MPI library of {library}: it would start programs that are each alone; put the other's first on "
+            "PATH, or load one library's module only"
+        )
+    if not mpirun and launched is None:
         problems.append("no mpirun on PATH; activate the environment that holds it, or pip install 'fedmavg_mpi[mpich]'")
     if not ranks[0]["cache"]:
         problems.append("numba can write to no cache folder, so every start compiles; set NUMBA_CACHE_DIR to a writable one")
@@ -86,6 +97,22 @@ def findings(size, ranks):
                 f"{workers} workers share {there[0]['cores']} cores on {host}; start fewer ranks there (the server needs no core)"
             )
     return facts, problems
+
+
+def family(words):
+    """Whose launcher or library calls itself so; empty if that is unknown."""
+    return next((name for name, signs in FAMILIES.items() if any(sign in words.lower() for sign in signs)), "")
+
+
+def version_of(program):
+    """What a program answers to ``--version``."""
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=10, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
 
 
 def blas_threads():
