@@ -143,6 +143,13 @@ class Cluster:
             raise AssertionError(f"{command} ended with status {done.returncode}: {done.stderr}")
         return done.stdout.strip()
 
+    def lacks(self, plugin):
+        """Why ``srun --mpi`` can't take this plugin; empty if it can."""
+        command = ["srun", f"--mpi={plugin}", "true"]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=60)
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        return f"srun --mpi={plugin}: {lines[0]}; Debian: apt install libpmix-dev" if done.returncode else ""
+
     def job(self, number):
         """What ``scontrol show job`` tells: dict of str to str."""
         words = self.ask("scontrol", "--oneliner", "show", "job", str(number)).split()
