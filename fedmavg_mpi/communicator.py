@@ -139,7 +139,7 @@ class Communicator:
             The other rank and a C-contiguous buffer of each message; shape and dtype are the same at both ends.
         kind : str
         """
-        requests = [self._world.Irecv(buffer, source=rank) for rank, buffer in incoming if rank != self.rank]
+        requests = [self._world.Irecv(buffer, source=rank, tag=0) for rank, buffer in incoming if rank != self.rank]
         requests += [self._world.Isend(buffer, dest=rank) for rank, buffer in outgoing if rank != self.rank]
         own = [[buffer for rank, buffer in side if rank == self.rank] for side in (incoming, outgoing)]
         for target, source in zip(*own, strict=True):
@@ -200,9 +200,12 @@ class Communicator:
 
     def is_asked_to_stop(self):
         """Whether another rank has called :meth:`ask_server_to_stop` since the last look; at the server."""
-        if not self._world.Iprobe(tag=STOP_TAG):
+        # Matched by the probe: MPICH may find one message by Iprobe and wait for ever for another in a Recv from any source, when some
+        # ranks are on this node and some are not.
+        message = self._world.Improbe(tag=STOP_TAG)
+        if message is None:
             return False
-        self._world.Recv(np.empty(0, np.uint8), tag=STOP_TAG)
+        message.Recv(np.empty(0, np.uint8))
         self._requests_to_stop -= 1
         return True
 
@@ -222,8 +225,9 @@ class Communicator:
         if self.size > 1:
             pending = np.array([self._requests_to_stop], np.int64)
             self._wait(self._world.Iallreduce(self._in_place, pending))
-            for _ in range(int(pending[0]) if self.is_server else 0):  # a message that nobody has received is an error to MPI
-                self._world.Recv(np.empty(0, np.uint8), tag=STOP_TAG)
+            unread = int(pending[0]) if self.is_server else 0  # a message that nobody has received is an error to MPI
+            while unread:
+                unread -= self.is_asked_to_stop()
             if status and "HYDI_CONTROL_FD" in os.environ:
                 # MPICH's launcher kills what still runs when a rank ends with a status other than 0, and often reports 0 or 9 then; that
                 # of an abort it passes on. All is done by now, so the abort's own words would mislead.
