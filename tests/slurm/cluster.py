@@ -18,7 +18,7 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun", "sinfo")
 SEARCHED = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
-# cred_expire: a requeued job waits until its old credential has expired, by default two minutes.
+# TmpFS: where pmix keeps a node's socket. cred_expire: a requeued job waits until its old credential has expired, by default two minutes.
 CONFIG = """\
 ClusterName=fedmavg
 SlurmctldHost={host}(127.0.0.1)
@@ -34,6 +34,7 @@ SlurmctldPidFile={here}/slurmctld.pid
 SlurmdPidFile={here}/slurmd-%n.pid
 SlurmctldLogFile={here}/slurmctld.log
 SlurmdLogFile={here}/slurmd-%n.log
+TmpFS={here}/tmp-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -114,7 +115,8 @@ class Cluster:
         until(lambda: Path(f"{munge}.socket").exists(), 10, "munged made no socket")
         self._daemon("slurmctld", "-D", "-f", config)
         for i in range(1, self.n_nodes + 1):
-            (self.here / f"spool-n{i}").mkdir()
+            for folder in ("spool", "tmp"):
+                (self.here / f"{folder}-n{i}").mkdir()
             self._daemon("slurmd", "-D", "-f", config, "-N", f"n{i}")
         until(lambda: self._idle() == self.n_nodes, 60, f"the nodes did not come up; see {self.here}/*.log")
 
@@ -205,5 +207,6 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     main(sys.argv[1:])
