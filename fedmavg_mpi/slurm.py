@@ -9,9 +9,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from fedmavg_mpi.config import is_unicode
 from fedmavg_mpi.errors import ConfigError
 from fedmavg_mpi.machines import seconds
+from fedmavg_mpi.text import fits_a_line
 
 CHECKPOINTED = 75  # exit status of a run that a signal has stopped after a checkpoint
 COMMENT = "fedmavg:"  # marks our jobs in the queue, before their run directory
@@ -117,7 +117,7 @@ def script(machine, job, command):
     """
     check(machine, job)
     for word in command:
-        if not (word.isprintable() and is_unicode(word)):  # the one place where a line break would end more than a quoted word
+        if not fits_a_line(word):  # the one place where a line break would end more than a quoted word
             raise ConfigError(f"{ascii(word)}, expected text without control characters, in UTF-8")
     blocks = [
         ["#!/bin/bash", "# " + shlex.join(command), *directives(machine, job)],
