@@ -1,4 +1,4 @@
-"""The command line: ``fedmavg run | summary | report | recommend | predict | data | doctor``."""
+"""The command line: ``fedmavg run | summary | report | reproduce | recommend | predict | data | doctor``."""
 
 import argparse
 import itertools
@@ -9,9 +9,9 @@ import time
 import traceback
 from pathlib import Path
 
-from fedmavg_mpi import __version__, config
-from fedmavg_mpi.communicator import launched_rank
-from fedmavg_mpi.errors import ConfigError, FedmavgError
+from fedmavg_mpi import __version__, config, reproduce
+from fedmavg_mpi.communicator import launched_rank, launched_size
+from fedmavg_mpi.errors import ConfigError, FedmavgError, LaunchError
 
 STOPPED = 75  # EX_TEMPFAIL: by a signal; the same command with --resume goes on
 
@@ -118,6 +118,14 @@ def parser():
     inspect = data.add_parser("inspect", help="what is in a store")
     inspect.add_argument("store", metavar="STORE", type=path)
     inspect.set_defaults(command=_data_inspect)
+
+    figures = commands.add_parser("reproduce", help="carry out the paper's experiments and draw its figures")
+    figures.add_argument("figure", choices=(*reproduce.NAMES, "all"), help="which figure, or all of them")
+    figures.add_argument("--quick", action="store_true", help="smaller data, fewer rounds and starts: minutes in all")
+    figures.add_argument("--out", metavar="DIR", type=path, default="figures", help="where everything goes (default: figures)")
+    figures.add_argument("--jobs", metavar="N", type=_count, help="runs at a time (default: a run a core)")
+    figures.add_argument("--data", metavar="DIR", type=path, help="folder of the real data (default: $FEDMAVG_DATA)")
+    figures.set_defaults(command=_reproduce)
 
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
     doctor.set_defaults(command=_doctor, on_all_ranks=True)
@@ -235,6 +243,26 @@ def _predict(options):
     from fedmavg_mpi.predictions import Predictor
 
     print(f"{Predictor(options.directory).predict(options.user, options.item):.4f}")
+
+
+def _reproduce(options):
+    ranks, _ = launched_size(os.environ)
+    if ranks is not None and ranks > 1:
+        raise LaunchError(
+            f"{ranks} ranks, expected one process: fedmavg reproduce starts its runs itself; leave the launcher out"
+        )
+    from fedmavg_mpi.reproduce import figures
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fedmavg: stopped by SIGTERM"))  # so that the runs end too
+    if options.data is not None:
+        os.environ["FEDMAVG_DATA"] = options.data
+    names = reproduce.NAMES if options.figure == "all" else [options.figure]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        made = figures.reproduce(names, options.out, options.quick, options.jobs or cores)
+    except KeyboardInterrupt:
+        sys.exit("fedmavg: interrupted; what is finished is kept")
+    print("\n".join(map(str, made)))
 
 
 def _data_prepare(options):

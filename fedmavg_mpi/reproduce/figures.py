@@ -1,0 +1,87 @@
+"""The figures by name, and the way from one's experiments to its files. A new figure is a module here and its name in ``NAMES``."""
+
+import csv
+from importlib import import_module
+from pathlib import Path
+
+from fedmavg_mpi.report import plots
+from fedmavg_mpi.report.curves import PROTOCOL
+from fedmavg_mpi.reproduce import NAMES, claims
+from fedmavg_mpi.reproduce.study import Study
+from fedmavg_mpi.store import written_aside
+
+FIGURES = {name: import_module(f"{__package__}.{name}") for name in NAMES if name in ("fig1",)}
+MEASURES = ("objective", "accuracy", "nmi", "ari", "rmse_train", "mae_train", "rmse_test", "mae_test")
+
+
+def reproduce(names, out, quick, jobs):
+    """Make figures: their runs, ``NAME.csv``, ``NAME.png``, ``NAME.pdf``, ``NAME.json``, and the report on all that the folder holds.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of :data:`FIGURES`.
+    out : path-like
+    quick : bool
+        Smaller data, fewer rounds and starts.
+    jobs : int
+        Runs at a time.
+
+    Returns
+    -------
+    list of Path
+        What to look at: the pictures and the report.
+    """
+    out = Path(out)
+    # all settled before the first run: data that are missing, for one
+    asked = {name: FIGURES[name].experiments(quick) for name in names}
+    for experiments in asked.values():
+        for experiment in experiments:
+            experiment.key  # noqa: B018
+    made = []
+    for name, experiments in asked.items():
+        figure = FIGURES[name]
+        curves, elapsed = Study(out, jobs).carry_out(name, experiments, figure.MINUTES[quick])
+        header, rows = getattr(figure, "table", table)(curves)
+        write_csv(out / f"{name}.csv", header, rows)
+        made.append(plots.save(figure.draw(curves), out / f"{name}.png", out / f"{name}.pdf"))
+        by_run = {curve.experiment.key: curve.seconds for curve in curves}
+        claims.leave(
+            out,
+            name,
+            figure.TITLE,
+            figure.setting(quick),
+            quick,
+            figure.findings(curves),
+            len(by_run),
+            sum(by_run.values()),
+            elapsed,
+        )
+        report = claims.write_report(out, NAMES)
+    return [*made, report]
+
+
+def table(curves):
+    """The curves in long format, a row an evaluation.
+
+    Returns
+    -------
+    header : list of str
+    rows : iterator of list
+    """
+    measures = [name for name in MEASURES if any(name in curve.columns for curve in curves)]
+    columns = ["round", *measures, *PROTOCOL]
+    rows = (
+        [curve.panel, curve.name, curve.seed, *values, curve.experiment.key]
+        for curve in curves
+        for values in zip(*(curve.columns[name].tolist() for name in columns), strict=True)
+    )
+    return ["panel", "curve", "seed", *columns, "run"], rows
+
+
+def write_csv(path, header, rows):
+    """Write a table; numbers keep every digit."""
+    with written_aside(path) as aside, open(aside, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
