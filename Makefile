@@ -1,4 +1,5 @@
 # make run: the demo on 3 ranks.  make test: everything that CI runs.  make bench: rounds against the bare products.
+# make figures: the paper's figures (QUICK=--quick: smaller and shorter).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ MPI_EXTRA ?= mpich
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test bench bench-large lint clean
+.PHONY: run test figures bench bench-large lint clean
 
 run: $(VENV)/.installed
 	mpirun -n $(RANKS) fedmavg run $(JOB)
@@ -21,6 +22,9 @@ lint: $(VENV)/.installed-test
 	ruff check .
 	ruff format --check .
 	lint-imports
+
+figures: $(VENV)/.installed
+	fedmavg reproduce all $(QUICK)
 
 bench: $(VENV)/.installed
 	python tests/benchmarks/rounds.py

@@ -98,7 +98,9 @@ def _section(made):
         lines[-1] += " Made with `--quick`: smaller or shorter than the paper's."
     if claims:
         lines += ["", "| claim | here | numbers |", "|---|---|---|"]
-        lines += [f"| {row['claim']} | {SHOWN if row['shown'] else f'**{NOT_SHOWN}**'} | {row['numbers']} |" for row in claims]
+        for row in claims:
+            claim, numbers = (row[part].replace("|", "\\|") for part in ("claim", "numbers"))
+            lines.append(f"| {claim} | {SHOWN if row['shown'] else f'**{NOT_SHOWN}**'} | {numbers} |")
     for remark in remarks:
         lines += ["", f"{remark['claim']}: {remark['numbers']}"]
     elapsed = f"; they were done in {_duration(made['elapsed'])}" if made["elapsed"] else ""

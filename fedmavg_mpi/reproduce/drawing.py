@@ -8,7 +8,6 @@ from fedmavg_mpi.report.plots import plt
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 BYTES_A_VALUE = 8  # float64, which all the figures' runs use
-GRID_POINTS = 400
 COST_LABEL = "values between clients and server"
 
 
@@ -61,7 +60,8 @@ def mean_and_range(starts, x, y, skip=0):
     if len(pairs) == 1:
         at, values = pairs[0]
         return at, values, values, values
-    common = np.linspace(max(at[0] for at, _ in pairs), max(at[-1] for at, _ in pairs), GRID_POINTS)
+    common = np.unique(np.concatenate([at for at, _ in pairs]))
+    common = common[common >= max(at[0] for at, _ in pairs)]
     table = np.array([np.interp(common, at, value) for at, value in pairs])
     return common, table.mean(axis=0), table.min(axis=0), table.max(axis=0)
 

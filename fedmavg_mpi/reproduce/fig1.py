@@ -1,13 +1,11 @@
 """Figure 1: objective against rounds on synthetic data, Case 2."""
 
-from fedmavg_mpi.reproduce import drawing
+from fedmavg_mpi.reproduce import drawing, tasks
 from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, settings_of
 
 TITLE = "the objective against rounds, on synthetic data under Case 2"
 MINUTES = {True: 0.5, False: 5}
-FULL_DATA = ("data.n_features=2000", "data.n_samples=10000")
-QUICK_DATA = ("data.n_features=400", "data.n_samples=2500")
 ROUNDS = {True: 150, False: 300}
 EARLY = 50  # rounds after which PCC and PCP are compared
 Q2 = {
@@ -27,8 +25,7 @@ PANELS = {
 
 def setting(quick):
     """On what the figure is made, in words."""
-    data = dict(text.removeprefix("data.n_").split("=") for text in (QUICK_DATA if quick else FULL_DATA))
-    return f"Synthetic data, M = {data['features']}, N = {data['samples']}, K = 20, P = 100, one start; {ROUNDS[quick]} rounds."
+    return f"{tasks.synthetic_in_words(quick)}, Case 2, one start; {ROUNDS[quick]} rounds."
 
 
 def experiments(quick):
@@ -36,8 +33,8 @@ def experiments(quick):
 
     def experiment(panel, curve, **algorithm):
         keys = [f"algorithm.{key}={value}" for key, value in algorithm.items()]
-        rounds = (f"stop.max_rounds={ROUNDS[quick]}", "stop.rel_tol=0")
-        return Experiment(panel, curve, settings_of(*(QUICK_DATA if quick else FULL_DATA), *rounds, *keys))
+        rounds = (f"stop.max_rounds={ROUNDS[quick]}", tasks.FIXED_ROUNDS)
+        return Experiment(panel, curve, settings_of(*tasks.SYNTHETIC[quick], *rounds, *keys))
 
     found = [
         experiment(panel, curve, q2=q2, q2_schedule=schedule, clients_per_round=m)
@@ -71,7 +68,7 @@ def top(groups):
 
 def findings(curves):
     """What the curves say of the paper's claims."""
-    last = {(curve.panel, curve.name): float(curve["objective"][-1]) for curve in curves}
+    last = {(curve.panel, curve.name): curve.ending() for curve in curves}
     full, partial = ({name: last[panel, name] for name in Q2} for panel in ("full", "partial"))
     constant = ["Q2 = 1", "Q2 = 10", "Q2 = 100"]
     found = [
@@ -111,7 +108,7 @@ def findings(curves):
         )
     )
     pcc, pcp = (next(curve for curve in curves if (curve.panel, curve.name) == ("participation", way)) for way in ("PCC", "PCP"))
-    ends = [(curve.at_round(EARLY), float(curve["objective"][-1])) for curve in (pcc, pcp)]
+    ends = [(curve.at_round(EARLY), curve.ending()) for curve in (pcc, pcp)]
     found.append(
         Finding(
             "PCC beats PCP",

@@ -15,6 +15,8 @@ from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.report.curves import by_evaluation
 from fedmavg_mpi.reproduce import worker
 
+LAST_ROUNDS = 10
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -101,6 +103,10 @@ class Curve:
     def at_round(self, s, column="objective"):
         """A column's value at the last evaluation up to round ``s``."""
         return float(self[column][np.searchsorted(self["round"], s, side="right") - 1])
+
+    def ending(self, column="objective"):
+        """A column's mean over the last rounds, so that the luck of the last draw counts little."""
+        return float(self[column][-LAST_ROUNDS:].mean())
 
 
 def settings_of(*overrides):
