@@ -20,15 +20,6 @@ def grid(rows, columns, width=4.6, height=3.6):
     return figure, axes
 
 
-def by_name(curves, panel=None):
-    """Curves of a panel, several starts under one name: dict of str to list, in the order of appearance."""
-    groups = {}
-    for curve in curves:
-        if panel is None or curve.panel == panel:
-            groups.setdefault(curve.name, []).append(curve)
-    return groups
-
-
 def draw_starts(axis, starts, x, y, skip=0, **style):
     """The mean of several starts as a line, their range as a band.
 

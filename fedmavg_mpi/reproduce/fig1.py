@@ -2,12 +2,13 @@
 
 from fedmavg_mpi.reproduce import drawing, tasks
 from fedmavg_mpi.reproduce.claims import Finding
-from fedmavg_mpi.reproduce.study import Experiment, settings_of
+from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
 
 TITLE = "the objective against rounds, on synthetic data under Case 2"
-MINUTES = {True: 0.5, False: 5}
-ROUNDS = {True: 150, False: 300}
-EARLY = 50  # rounds after which PCC and PCP are compared
+MINUTES = {True: 1.7, False: 5}
+ROUNDS = 300
+STARTS = {True: 1, False: 3}
+EARLY = 50  # rounds after which curves are compared, beside their ends
 Q2 = {
     "Q2 = 1": (1, "constant"),
     "Q2 = 10": (10, "constant"),
@@ -25,25 +26,31 @@ PANELS = {
 
 def setting(quick):
     """On what the figure is made, in words."""
-    return f"{tasks.synthetic_in_words(quick)}, Case 2, one start; {ROUNDS[quick]} rounds."
+    return f"{tasks.SYNTHETIC_IN_WORDS}, Case 2; {ROUNDS} rounds, starts: {STARTS[quick]}."
 
 
 def experiments(quick):
     """The runs of the figure."""
 
-    def experiment(panel, curve, **algorithm):
-        keys = [f"algorithm.{key}={value}" for key, value in algorithm.items()]
-        rounds = (f"stop.max_rounds={ROUNDS[quick]}", tasks.FIXED_ROUNDS)
-        return Experiment(panel, curve, settings_of(*tasks.SYNTHETIC[quick], *rounds, *keys))
-
-    found = [
-        experiment(panel, curve, q2=q2, q2_schedule=schedule, clients_per_round=m)
+    curves = [
+        (panel, curve, {"q2": q2, "q2_schedule": schedule, "clients_per_round": m})
         for panel, m in (("full", 0), ("partial", 10))
         for curve, (q2, schedule) in Q2.items()
     ]
-    found += [experiment("q1", f"Q1 = {q1}", q1=q1, clients_per_round=10) for q1 in Q1]
-    found += [experiment("participation", way.upper(), participation=way, clients_per_round=10) for way in ("pcc", "pcp")]
-    return found
+    curves += [("q1", f"Q1 = {q1}", {"q1": q1, "clients_per_round": 10}) for q1 in Q1]
+    curves += [("participation", way.upper(), {"participation": way, "clients_per_round": 10}) for way in ("pcc", "pcp")]
+    rounds = (f"stop.max_rounds={ROUNDS}", tasks.FIXED_ROUNDS)
+    return [
+        Experiment(
+            panel,
+            curve,
+            settings_of(
+                *tasks.SYNTHETIC, *rounds, *(f"algorithm.{key}={value}" for key, value in keys.items()), f"run.seed={seed}"
+            ),
+        )
+        for panel, curve, keys in curves
+        for seed in range(STARTS[quick])
+    ]
 
 
 def draw(curves):
@@ -51,7 +58,7 @@ def draw(curves):
     figure, axes = drawing.grid(2, 2)
     lowest = min(curve["objective"].min() for curve in curves)
     for axis, (panel, title) in zip(axes.flat, PANELS.items(), strict=True):
-        groups = drawing.by_name(curves, panel)
+        groups = by_name(curves, panel)
         for name, style in drawing.styles(groups).items():
             drawing.draw_starts(axis, groups[name], lambda curve: curve["round"], "objective", **style, label=name)
         axis.set(title=title, xlabel="communication round", ylabel="relative objective")
@@ -67,53 +74,58 @@ def top(groups):
 
 
 def findings(curves):
-    """What the curves say of the paper's claims."""
-    last = {(curve.panel, curve.name): curve.ending() for curve in curves}
-    full, partial = ({name: last[panel, name] for name in Q2} for panel in ("full", "partial"))
+    """What the curves say of the paper's claims; all values are means over the starts."""
+    ends = {panel: means(curves, panel) for panel in PANELS}
+    early = {panel: means(curves, panel, lambda curve: curve.at_round(EARLY)) for panel in PANELS}
     constant = ["Q2 = 1", "Q2 = 10", "Q2 = 100"]
-    found = [
-        Finding(
-            f"A larger constant Q2 slows the convergence, {where}",
-            all(values[a] < values[b] for a, b in zip(constant, constant[1:], strict=False)),
-            "objective at the end: " + ", ".join(f"{name} {values[name]:.5f}" for name in constant),
+    found = []
+    for panel, where in (("full", "all clients"), ("partial", "m = 10")):
+        for values, when in ((early[panel], f"after {EARLY} rounds"), (ends[panel], "at the end")):
+            found.append(
+                Finding(
+                    f"A larger constant Q2 slows the convergence, {where}, {when}",
+                    rises([values[name] for name in constant]),
+                    f"objective {when}: {listed({name: values[name] for name in constant})}",
+                )
+            )
+        best = min(ends[panel][name] for name in constant)
+        found.append(
+            Finding(
+                f"Diminishing Q2 does at least as well as any constant Q2, {where}",
+                ends[panel]["Q2 = 100, diminishing"] <= best,
+                f"objective at the end: {ends[panel]['Q2 = 100, diminishing']:.5f}, the best constant Q2 {best:.5f}",
+            )
         )
-        for where, values in (("all clients", full), ("m = 10", partial))
-    ]
-    found += [
-        Finding(
-            f"Diminishing Q2 does at least as well as any constant Q2, {where}",
-            values["Q2 = 100, diminishing"] <= min(values[name] for name in constant),
-            f"objective at the end: {values['Q2 = 100, diminishing']:.5f}, the best constant Q2 {min(values[name] for name in constant):.5f}",
-        )
-        for where, values in (("all clients", full), ("m = 10", partial))
-    ]
-    gaps = [values["Q2 = 100"] - values["Q2 = 1"] for values in (full, partial)]
+    gaps = [ends[panel]["Q2 = 100"] - ends[panel]["Q2 = 1"] for panel in ("full", "partial")]
     found.append(
         Finding(
             "The gap between Q2 = 100 and Q2 = 1 widens under partial communication",
             gaps[1] > gaps[0],
-            f"{gaps[0]:.5f} with all clients, {gaps[1]:.5f} with m = 10",
+            f"at the end {gaps[0]:.5f} with all clients, {gaps[1]:.5f} with m = 10",
         )
     )
-    by_q1 = [last["q1", f"Q1 = {q1}"] for q1 in Q1]
-    gains = [(a - b) / (more - less) for a, b, less, more in zip(by_q1, by_q1[1:], Q1, Q1[1:], strict=False)]
-    found.append(
-        Finding(
-            "A larger Q1 helps, with diminishing returns",
-            by_q1[-1] < by_q1[0] and all(b < a for a, b in zip(gains, gains[1:], strict=False)),
-            "objective at the end: "
-            + ", ".join(f"Q1 = {q1} {value:.5f}" for q1, value in zip(Q1, by_q1, strict=True))
-            + "; gain a step: "
-            + ", ".join(f"{gain:.1e}" for gain in gains),
+    for values, when in ((early["q1"], f"after {EARLY} rounds"), (ends["q1"], "at the end")):
+        in_order = [values[f"Q1 = {q1}"] for q1 in Q1]
+        found.append(Finding(f"A larger Q1 helps, {when}", rises(in_order[::-1]), f"objective {when}: {listed(values)}"))
+        first, middle, last = in_order[0], in_order[2], in_order[3]
+        gains = [(first - middle) / (Q1[2] - Q1[0]), (middle - last) / (Q1[3] - Q1[2])]
+        found.append(
+            Finding(
+                f"The returns of a larger Q1 diminish, {when}",
+                0 < gains[0] > gains[1],
+                f"gain a further step: {gains[0]:.1e} from Q1 = {Q1[0]} to {Q1[2]}, {gains[1]:.1e} from {Q1[2]} to {Q1[3]}",
+            )
         )
-    )
-    pcc, pcp = (next(curve for curve in curves if (curve.panel, curve.name) == ("participation", way)) for way in ("PCC", "PCP"))
-    ends = [(curve.at_round(EARLY), curve.ending()) for curve in (pcc, pcp)]
-    found.append(
-        Finding(
-            "PCC beats PCP",
-            all(a < b for a, b in zip(*ends, strict=True)),
-            f"objective after {EARLY} rounds {ends[0][0]:.4f} against {ends[1][0]:.4f}, at the end {ends[0][1]:.5f} against {ends[1][1]:.5f}",
-        )
-    )
+    for values, when in ((early["participation"], f"after {EARLY} rounds"), (ends["participation"], "at the end")):
+        found.append(Finding(f"PCC beats PCP, {when}", values["PCC"] < values["PCP"], f"objective {when}: {listed(values)}"))
     return found
+
+
+def rises(values):
+    """Whether each value is above the one before."""
+    return all(a < b for a, b in zip(values, values[1:], strict=False))
+
+
+def listed(values):
+    """Objectives by name, in a line."""
+    return ", ".join(f"{name} {value:.5f}" for name, value in values.items())

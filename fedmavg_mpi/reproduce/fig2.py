@@ -1,14 +1,12 @@
 """Figure 2: objective against rounds on TCGA data, by m, under Case 1 and Case 2."""
 
-import numpy as np
-
 from fedmavg_mpi.reproduce import drawing, tasks
 from fedmavg_mpi.reproduce.claims import Finding
-from fedmavg_mpi.reproduce.study import Experiment, settings_of
+from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
 
 TITLE = "the objective against rounds, on TCGA data, by the number of clients a round"
-MINUTES = {True: 0.5, False: 3}
-ROUNDS = {True: 150, False: 500}
+MINUTES = {True: 0.7, False: 2}
+ROUNDS = 500
 STARTS = {True: 1, False: 3}
 M = (5, 10, 50, 0)
 SHARING = "gradient sharing"
@@ -16,14 +14,14 @@ SHARING = "gradient sharing"
 
 def setting(quick):
     """On what the figure is made, in words."""
-    return f"{tasks.TCGA_IN_WORDS}; Q1 = 10, Q2 = 10 diminishing, PCC; {ROUNDS[quick]} rounds, starts: {STARTS[quick]}."
+    return f"{tasks.TCGA_IN_WORDS}; Q1 = 10, Q2 = 10 diminishing, PCC; {ROUNDS} rounds, starts: {STARTS[quick]}."
 
 
 def experiments(quick):
     """The runs of the figure."""
     curves = {tasks.clients_in_words(m): (f"algorithm.clients_per_round={m}",) for m in M}
     curves[SHARING] = ("algorithm.name=gradient_sharing",)
-    rounds = (f"stop.max_rounds={ROUNDS[quick]}", tasks.FIXED_ROUNDS)
+    rounds = (f"stop.max_rounds={ROUNDS}", tasks.FIXED_ROUNDS)
     return [
         Experiment(case, curve, settings_of(*tasks.TCGA, scheme, *rounds, *keys, f"run.seed={seed}"))
         for case, scheme in tasks.CASES.items()
@@ -35,11 +33,11 @@ def experiments(quick):
 def draw(curves):
     """The figure."""
     figure, axes = drawing.grid(1, 2)
-    names = drawing.by_name(curves)
+    names = by_name(curves)
     lowest = min(curve["objective"].min() for curve in curves)
     highest = max(curve.at_round(curve["round"][-1] // 25) for curve in curves)
     for axis, case in zip(axes[0], tasks.CASES, strict=True):
-        groups = drawing.by_name(curves, case)
+        groups = by_name(curves, case)
         for name, style in drawing.styles(names).items():
             drawing.draw_starts(axis, groups[name], lambda curve: curve["round"], "objective", **style, label=name)
         axis.set(title=case, xlabel="communication round", ylabel="relative objective")
@@ -50,10 +48,7 @@ def draw(curves):
 
 def findings(curves):
     """What the curves say of the paper's claims."""
-    ends = {
-        case: {name: np.mean([curve.ending() for curve in starts]) for name, starts in drawing.by_name(curves, case).items()}
-        for case in tasks.CASES
-    }
+    ends = {case: means(curves, case) for case in tasks.CASES}
     few, everyone = tasks.clients_in_words(M[0]), tasks.clients_in_words(0)
     spread = {case: found[few] - found[everyone] for case, found in ends.items()}
     rounds = curves[0]["round"][-1]

@@ -109,6 +109,20 @@ class Curve:
         return float(self[column][-LAST_ROUNDS:].mean())
 
 
+def by_name(curves, panel=None):
+    """Curves of a panel, several starts under one name: dict of str to list, in the order of appearance."""
+    groups = {}
+    for curve in curves:
+        if panel is None or curve.panel == panel:
+            groups.setdefault(curve.name, []).append(curve)
+    return groups
+
+
+def means(curves, panel, value=Curve.ending):
+    """The mean over the starts of ``value(curve)``: dict of str to float."""
+    return {name: float(np.mean([value(curve) for curve in starts])) for name, starts in by_name(curves, panel).items()}
+
+
 def settings_of(*overrides):
     """A resolved configuration from ``section.key=value`` settings on top of the defaults."""
     return runner.check(config.read(None, [*overrides, "run.progress=off"]))

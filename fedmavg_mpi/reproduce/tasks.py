@@ -1,9 +1,6 @@
 """The data sets and models of the figures, as settings and in words."""
 
-SYNTHETIC = {
-    True: ("data.n_features=400", "data.n_samples=10000"),
-    False: ("data.n_features=2000", "data.n_samples=10000"),
-}
+SYNTHETIC = ("data.source=synthetic", "data.n_features=2000", "data.n_samples=10000")
 TCGA = ("data.source=expression", "data.path=tcga-mirna", "data.normalize=offset")
 MOVIELENS = (
     "data.source=movielens",
@@ -17,11 +14,7 @@ CASES = {"Case 1": "partition.scheme=iid", "Case 2": "partition.scheme=clustered
 FIXED_ROUNDS = "stop.rel_tol=0"  # to the round limit, so that curves can be compared at its end
 
 
-def synthetic_in_words(quick):
-    """The synthetic data set."""
-    return f"Synthetic data, M = {400 if quick else 2000}, N = 10000, K = 20, P = 100"
-
-
+SYNTHETIC_IN_WORDS = "Synthetic data, M = 2000, N = 10000, K = 20, P = 100"
 TCGA_IN_WORDS = "TCGA miRNA expression, M = 401, N = 8917, K = 20, P = 100"
 MOVIELENS_IN_WORDS = (
     "MovieLens (ml-latest-small), each of 610 users a client, K = 40, lambda = 0.6, 20% of each user's ratings held out"
