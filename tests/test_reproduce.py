@@ -79,11 +79,12 @@ def test_numbers_are_those_of_the_runs(made):
 
 def test_second_call_runs_nothing_and_draws(made, tiny, monkeypatch):
     handed = ran(monkeypatch)
-    elapsed = json.loads((made / "fig1.json").read_text())["elapsed"]
+    times = json.loads((made / "fig1.json").read_text())["times"]
     (made / "fig1.png").unlink()
     assert main(["reproduce", "fig1", "--quick", "--out", str(made)]) == 0
     assert handed == [] and (made / "fig1.png").exists()
-    assert json.loads((made / "fig1.json").read_text())["elapsed"] == elapsed > 0
+    assert json.loads((made / "fig1.json").read_text())["times"] == times
+    assert times["last_runs"] == times["runs"] and times["last_seconds"] > 0
 
 
 def test_goes_on_where_it_was_stopped(made, tiny, monkeypatch):
@@ -268,7 +269,9 @@ def test_map_of_participation_is_drawn(rounds, tmp_path):
 
 
 def test_report_passes_over_what_is_missing_or_broken(tmp_path):
-    claims.leave(tmp_path, "fig2", "title", "setting.", False, [claims.Finding("it rains", False, "0 mm")], 3, 10.0, 5.0)
+    claims.leave(
+        tmp_path, "fig2", "title", "setting.", False, [claims.Finding("it rains", False, "0 mm")], claims.Times(3, 10.0, 2, 5.0)
+    )
     (tmp_path / "fig1.json").write_text("{")
     report = claims.write_report(tmp_path, figures.FIGURES).read_text()
     assert "| it rains | **not shown** | 0 mm |" in report and "fig1" not in report and "--quick" not in report
@@ -276,8 +279,8 @@ def test_report_passes_over_what_is_missing_or_broken(tmp_path):
 
 def test_study_reads_what_it_ran(tmp_path, capsys):
     experiment = Experiment("a", "b", settings_of(*TINY, "stop.max_rounds=3"))
-    (found,), elapsed = Study(tmp_path, 1).carry_out("title", [experiment], 1)
-    assert elapsed > 0 and found["round"].tolist() == [0, 1, 2, 3] and found.at_round(2) == found["objective"][2]
+    (found,), n_run, elapsed = Study(tmp_path, 1).carry_out("title", [experiment], 1)
+    assert n_run == 1 and elapsed > 0 and found["round"].tolist() == [0, 1, 2, 3] and found.at_round(2) == found["objective"][2]
     assert "1 runs, 1 to do" in capsys.readouterr().err
     settings = config.read(tmp_path / "runs" / experiment.key / results.CONFIG_FILE)
     assert settings.data.source == "store" and settings.partition.n_clients == 12

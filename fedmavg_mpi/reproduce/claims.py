@@ -28,7 +28,28 @@ class Finding:
     numbers: str
 
 
-def leave(out, name, title, setting, quick, findings, n_runs, seconds, elapsed):
+@dataclass(frozen=True)
+class Times:
+    """How long a figure's runs took.
+
+    Attributes
+    ----------
+    runs : int
+    seconds : float
+        Of all their rounds.
+    last_runs : int
+        How many of them the last call that had any to do made.
+    last_seconds : float
+        From its first run's start to its last one's end.
+    """
+
+    runs: int
+    seconds: float
+    last_runs: int
+    last_seconds: float
+
+
+def leave(out, name, title, setting, quick, findings, times):
     """Leave what a figure found beside it, as ``NAME.json``.
 
     Parameters
@@ -38,26 +59,15 @@ def leave(out, name, title, setting, quick, findings, n_runs, seconds, elapsed):
         Of the figure, and on what it was made.
     quick : bool
     findings : list of Finding
-    n_runs : int
-    seconds : float
-        That the runs' rounds took in all.
-    elapsed : float
-        From the first run's start to the last one's end; 0 where nothing had to be run, and then the time of last time stands.
+    times : Times
     """
     path = Path(out) / f"{name}.json"
+    took = asdict(times)
     previous = _read(path)
-    if not elapsed and previous is not None and previous["quick"] == quick:
-        elapsed = previous["elapsed"]
-    found = {
-        "name": name,
-        "title": title,
-        "setting": setting,
-        "quick": quick,
-        "runs": n_runs,
-        "seconds": seconds,
-        "elapsed": elapsed,
-        "findings": [asdict(finding) for finding in findings],
-    }
+    if not times.last_runs and previous is not None and previous["quick"] == quick:
+        took |= {key: previous["times"][key] for key in ("last_runs", "last_seconds")}
+    found = {"name": name, "title": title, "setting": setting, "quick": quick, "times": took}
+    found["findings"] = [asdict(finding) for finding in findings]
     with written_aside(path) as aside:
         aside.write_text(json.dumps(found, indent=2) + "\n")
 
@@ -95,7 +105,7 @@ def _section(made):
     remarks = [finding for finding in made["findings"] if finding["shown"] is None]
     lines = [f"## {made['name']}: {made['title']}", "", f"![{made['title']}]({made['name']}.png)", "", made["setting"]]
     if made["quick"]:
-        lines[-1] += " Made with `--quick`: smaller or shorter than the paper's."
+        lines[-1] += " Made with `--quick`."
     if claims:
         lines += ["", "| claim | here | numbers |", "|---|---|---|"]
         for row in claims:
@@ -103,10 +113,11 @@ def _section(made):
             lines.append(f"| {claim} | {SHOWN if row['shown'] else f'**{NOT_SHOWN}**'} | {numbers} |")
     for remark in remarks:
         lines += ["", f"{remark['claim']}: {remark['numbers']}"]
-    elapsed = f"; they were done in {_duration(made['elapsed'])}" if made["elapsed"] else ""
+    times = Times(**made["times"])
+    last = f" (the last {times.last_runs} were made in {_duration(times.last_seconds)})" if times.last_runs else ""
     lines += [
         "",
-        f"{made['runs']} runs, {_duration(made['seconds'])} of rounds{elapsed}. Numbers: [{made['name']}.csv]({made['name']}.csv).",
+        f"{times.runs} runs, {_duration(times.seconds)} of rounds{last}. Numbers: [{made['name']}.csv]({made['name']}.csv).",
     ]
     return lines
 

@@ -33,30 +33,20 @@ def reproduce(names, out, quick, jobs):
         What to look at: the pictures and the report.
     """
     out = Path(out)
-    # all settled before the first run: data that are missing, for one
     asked = {name: FIGURES[name].experiments(quick) for name in names}
     for experiments in asked.values():
         for experiment in experiments:
-            experiment.key  # noqa: B018
+            experiment.require_data()
     made = []
     for name, experiments in asked.items():
         figure = FIGURES[name]
-        curves, elapsed = Study(out, jobs).carry_out(name, experiments, figure.MINUTES[quick])
+        curves, n_run, elapsed = Study(out, jobs).carry_out(name, experiments, figure.MINUTES[quick])
         header, rows = getattr(figure, "table", table)(curves)
         write_csv(out / f"{name}.csv", header, rows)
         made.append(plots.save(figure.draw(curves), out / f"{name}.png", out / f"{name}.pdf"))
         by_run = {curve.experiment.key: curve.seconds for curve in curves}
-        claims.leave(
-            out,
-            name,
-            figure.TITLE,
-            figure.setting(quick),
-            quick,
-            figure.findings(curves),
-            len(by_run),
-            sum(by_run.values()),
-            elapsed,
-        )
+        times = claims.Times(len(by_run), sum(by_run.values()), n_run, elapsed)
+        claims.leave(out, name, figure.TITLE, figure.setting(quick), quick, figure.findings(curves), times)
         report = claims.write_report(out, NAMES)
     return [*made, report]
 

@@ -40,8 +40,8 @@ class Experiment:
     @property
     def store_settings(self):
         """What the client store is made from: the sections that :func:`fedmavg_mpi.runner.prepare` reads."""
-        asked = config.replace(self.settings, "run", seed=self.data_seed)
-        return config.Config(data=asked.data, partition=asked.partition, run=config.RunConfig(seed=self.data_seed))
+        run = config.RunConfig(seed=self.data_seed)
+        return config.Config(data=self.settings.data, partition=self.settings.partition, run=run)
 
     @property
     def store_key(self):
@@ -52,6 +52,10 @@ class Experiment:
     def key(self):
         """Name of the run directory."""
         return _key(config.to_toml(self.settings), self.store_key)
+
+    def require_data(self):
+        """Raise DataError where the data aren't there."""
+        _files(self.settings.data)
 
 
 @dataclass(frozen=True)
@@ -164,8 +168,10 @@ class Study:
         -------
         curves : list of Curve
             In the order of ``experiments``.
+        n_run : int
+            How many runs were missing.
         elapsed : float
-            Seconds that this took; 0 where nothing had to be run.
+            Seconds that they took, their data included.
 
         Raises
         ------
@@ -180,9 +186,9 @@ class Study:
         start = time.perf_counter()
         if pending:
             self._run(title, pending)
-        elapsed = time.perf_counter() - start if pending else 0.0
+        elapsed = time.perf_counter() - start
         read = {key: self._finished(found) or self._read(found) for key, found in wanted.items()}
-        return [Curve(experiment, *read[experiment.key]) for experiment in experiments], elapsed
+        return [Curve(experiment, *read[experiment.key]) for experiment in experiments], len(pending), elapsed
 
     def _run(self, title, pending):
         for folder in ("runs", "stores"):

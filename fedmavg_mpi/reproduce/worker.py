@@ -21,10 +21,6 @@ LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "SLURM_STEP_
 SECONDS_TO_LEAVE = 10
 
 
-class TaskError(FedmavgError):
-    """What a child said of a task that it can't do."""
-
-
 def carry_out(tasks, jobs, done=lambda task: None):
     """Spread tasks over child processes.
 
@@ -39,8 +35,8 @@ def carry_out(tasks, jobs, done=lambda task: None):
 
     Raises
     ------
-    TaskError
-        The first task that failed in a way that a user can mend; the other children are ended.
+    FedmavgError
+        What a child said of a task that it can't do; the other children are ended.
     SystemExit
         A child died.
     """
@@ -62,7 +58,7 @@ def carry_out(tasks, jobs, done=lambda task: None):
                         f"fedmavg: error: the process of {task['out']} ended with status {child.wait()}; start again to go on"
                     )
                 if words := json.loads(answer)["error"]:
-                    raise TaskError(words)
+                    raise FedmavgError(words)
                 done(task)
     finally:
         _end(children)
