@@ -62,15 +62,11 @@ def draw(curves):
         for name, style in drawing.styles(groups).items():
             drawing.draw_starts(axis, groups[name], lambda curve: curve["round"], "objective", **style, label=name)
         axis.set(title=title, xlabel="communication round", ylabel="relative objective")
-        # the first rounds lie far above what the curves differ by
-        axis.set_ylim(lowest - 0.05 * (top(groups) - lowest), top(groups))
+        # the first rounds lie far above what the curves differ by: up to where the slowest is after a tenth of its rounds
+        height = max(curve.at_round(curve["round"][-1] // 10) for starts in groups.values() for curve in starts) - lowest
+        axis.set_ylim(lowest - 0.05 * height, lowest + 1.1 * height)
         drawing.legend_below(axis)
     return figure
-
-
-def top(groups):
-    """Upper end of a panel's scale: where the slowest curve is after a tenth of its rounds."""
-    return max(curve.at_round(curve["round"][-1] // 10) for starts in groups.values() for curve in starts)
 
 
 def findings(curves):

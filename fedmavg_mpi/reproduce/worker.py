@@ -74,15 +74,15 @@ def _end(children):
     """End the children, which remove what is half done."""
     for child in children:
         child.terminate()
+        with contextlib.suppress(OSError):
+            child.stdin.close()
     for child in children:
         try:
             child.wait(SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        child.stdout.close()
 
 
 def perform(task):
