@@ -253,7 +253,8 @@ def _reproduce(options):
         )
     from fedmavg_mpi.reproduce import figures
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fedmavg: stopped by SIGTERM"))  # so that the runs end too
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.default_int_handler)  # so that the runs end too
     if options.data is not None:
         os.environ["FEDMAVG_DATA"] = options.data
     names = reproduce.NAMES if options.figure == "all" else [options.figure]
@@ -261,7 +262,8 @@ def _reproduce(options):
     try:
         made = figures.reproduce(names, options.out, options.quick, options.jobs or cores)
     except KeyboardInterrupt:
-        sys.exit("fedmavg: interrupted; what is finished is kept")
+        print("fedmavg: stopped; the same command goes on with what is missing", file=sys.stderr)
+        return STOPPED
     print("\n".join(map(str, made)))
 
 

@@ -129,7 +129,7 @@ def means(curves, panel, value=Curve.ending):
 
 def settings_of(*overrides):
     """A resolved configuration from ``section.key=value`` settings on top of the defaults."""
-    return runner.check(config.read(None, [*overrides, "run.progress=off"]))
+    return runner.check(config.read(None, [*overrides, "run.progress=off", "run.checkpoint_every=0"]))
 
 
 class Study:

@@ -93,7 +93,8 @@ def perform(task):
     else:
         from fedmavg_mpi import communicator
 
-        runner.run(communicator.connect(), lambda: settings, task["out"], force=True)
+        if not runner.run(communicator.connect(), lambda: settings, task["out"], force=True):
+            sys.exit(1)  # stopped by the parent's signal
 
 
 def main():
