@@ -249,7 +249,9 @@ def test_map_of_participation_says_what_it_shows():
     slower = map_of(lambda cut, way, m: 20 if m == 0 else 40)
     words = {finding.claim: finding.numbers for finding in participation.findings(slower)}
     assert "PCP saves rounds nowhere on this map" in words["In short"]
-    assert words["Rounds, PCC"].startswith("partial participation takes fewer, with every seed and by 5% or more in the median, in 0 of 12 cells")
+    assert words["Rounds, PCC"].startswith(
+        "partial participation takes fewer, with every seed and by 5% or more in the median, in 0 of 12 cells"
+    )
     faster = map_of(lambda cut, way, m: {0: 20, 2: None}.get(m, 10 if cut == "Case 2" and way == "pcp" else 30))
     words = {finding.claim: finding.numbers for finding in participation.findings(faster)}
     assert "PCP saves rounds only on Case 2" in words["In short"] and "PCC saves rounds nowhere" in words["In short"]

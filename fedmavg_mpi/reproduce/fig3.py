@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.reproduce import drawing, tasks
 from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
@@ -41,6 +42,8 @@ def experiments(quick):
     curves = {name: [(*keys, *rounds)] for name, keys in BY_ROUNDS.items()}
     curves[CENTRALIZED] = [("algorithm.name=kmeans++",)]
     for name, (algorithm, dial) in SUMMARIES.items():
+        if algorithm not in ALGORITHMS:
+            continue
         curves[name] = [(f"algorithm.name={algorithm}", f"algorithm.summary_size={size}") for size in dial]
     data = {"synthetic": tasks.SYNTHETIC, "TCGA": tasks.TCGA}
     return [

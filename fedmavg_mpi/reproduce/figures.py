@@ -10,7 +10,7 @@ from fedmavg_mpi.reproduce import NAMES, claims
 from fedmavg_mpi.reproduce.study import Study
 from fedmavg_mpi.store import written_aside
 
-FIGURES = {name: import_module(f"{__package__}.{name}") for name in NAMES if name in ("fig1", "fig2", "fig4", "participation")}
+FIGURES = {name: import_module(f"{__package__}.{name}") for name in NAMES}
 MEASURES = ("objective", "accuracy", "nmi", "ari", "rmse_train", "mae_train", "rmse_test", "mae_test")
 
 
