@@ -121,7 +121,7 @@ def parser():
 
     figures = commands.add_parser("reproduce", help="carry out the paper's experiments and draw its figures")
     figures.add_argument("figure", choices=(*reproduce.NAMES, "all"), help="which figure, or all of them")
-    figures.add_argument("--quick", action="store_true", help="smaller data, fewer rounds and starts: minutes in all")
+    figures.add_argument("--quick", action="store_true", help="one start a curve, and a smaller map: minutes in all")
     figures.add_argument("--out", metavar="DIR", type=path, default="figures", help="where everything goes (default: figures)")
     figures.add_argument("--jobs", metavar="N", type=_count, help="runs at a time (default: a run a core)")
     figures.add_argument("--data", metavar="DIR", type=path, help="folder of the real data (default: $FEDMAVG_DATA)")

@@ -5,7 +5,7 @@ from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
 
 TITLE = "the objective against rounds, on synthetic data under Case 2"
-MINUTES = {True: 1.7, False: 5}
+MINUTES = {True: 2, False: 6}
 ROUNDS = 300
 STARTS = {True: 1, False: 3}
 EARLY = 50  # rounds after which curves are compared, beside their ends

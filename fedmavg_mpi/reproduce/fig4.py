@@ -7,7 +7,7 @@ from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, by_name, settings_of
 
 TITLE = "RMSE of held-out ratings against rounds and against communication"
-MINUTES = {True: 0.5, False: 1}
+MINUTES = {True: 1, False: 3}
 ROUNDS = 300
 STARTS = {True: 1, False: 3}
 M = (10, 50, 200, 0)

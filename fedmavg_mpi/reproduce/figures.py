@@ -4,6 +4,8 @@ import csv
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 from fedmavg_mpi.report import plots
 from fedmavg_mpi.report.curves import PROTOCOL
 from fedmavg_mpi.reproduce import NAMES, claims
@@ -23,7 +25,7 @@ def reproduce(names, out, quick, jobs):
         Of :data:`FIGURES`.
     out : path-like
     quick : bool
-        Smaller data, fewer rounds and starts.
+        One start a curve, and a smaller map.
     jobs : int
         Runs at a time.
 
@@ -61,12 +63,16 @@ def table(curves):
     """
     measures = [name for name in MEASURES if any(name in curve.columns for curve in curves)]
     columns = ["round", *measures, *PROTOCOL]
-    rows = (
-        [curve.panel, curve.name, curve.seed, *values, curve.experiment.key]
-        for curve in curves
-        for values in zip(*(curve.columns[name].tolist() for name in columns), strict=True)
-    )
-    return ["panel", "curve", "seed", *columns, "run"], rows
+    return [*("panel", "curve", "seed", "clients_per_round", "summary_size"), *columns, "run"], _rows(curves, columns)
+
+
+def _rows(curves, columns):
+    for curve in curves:
+        algorithm = curve.experiment.settings.algorithm
+        which = [curve.panel, curve.name, curve.seed, algorithm.clients_per_round, algorithm.summary_size]
+        unknown = np.full(curve["round"].size, np.nan)
+        for values in zip(*(curve.columns.get(name, unknown).tolist() for name in columns), strict=True):
+            yield [*which, *values, curve.experiment.key]
 
 
 def write_csv(path, header, rows):

@@ -10,7 +10,7 @@ from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, settings_of
 
 TITLE = "when partial participation speeds the factorization up"
-MINUTES = {True: 0.5, False: 6}
+MINUTES = {True: 0.5, False: 3}
 DATA = ("data.n_features=300", "data.n_samples=3000", "data.n_clusters=10", "model.n_components=10", "partition.n_clients=50")
 ALPHAS = {True: (0.01, 1, 100), False: (0.01, 0.1, 0.3, 1, 10, 100)}
 M = {True: (2, 10, 25), False: (1, 2, 5, 10, 25)}

@@ -179,7 +179,8 @@ class Study:
             An experiment that can't be carried out.
         """
         wanted = {experiment.key: experiment for experiment in experiments}  # curves of several panels may be the same run
-        pending = {key: found for key, found in wanted.items() if self._finished(found) is None}
+        read = {key: self._finished(found) for key, found in wanted.items()}
+        pending = {key: wanted[key] for key, found in read.items() if found is None}
         share = len(pending) / len(wanted)
         estimate = f", about {max(1, round(minutes * share))} min on 2 cores" if pending else ""
         print(f"{title}: {len(wanted)} runs, {len(pending)} to do{estimate}", file=sys.stderr, flush=True)
@@ -187,7 +188,7 @@ class Study:
         if pending:
             self._run(title, pending)
         elapsed = time.perf_counter() - start
-        read = {key: self._finished(found) or self._read(found) for key, found in wanted.items()}
+        read |= {key: self._read(found) for key, found in pending.items()}
         return [Curve(experiment, *read[experiment.key]) for experiment in experiments], len(pending), elapsed
 
     def _run(self, title, pending):
