@@ -9,6 +9,7 @@ from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.store import written_aside
 
 SHOWN, NOT_SHOWN = "shown", "not shown"
+KEYS = {"name", "title", "setting", "quick", "times", "findings"}  # of what a figure leaves
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,11 @@ def _duration(seconds):
 def _read(path):
     """What a figure has left; None where it hasn't, or where it can't be read and is made again by the next call."""
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"{path}: can't be read ({results.reason(error)}); choose another --out") from None
     except ValueError:
         return None
+    return found if isinstance(found, dict) and found.keys() == KEYS else None
