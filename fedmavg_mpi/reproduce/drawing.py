@@ -5,8 +5,8 @@ import numpy as np
 from fedmavg_mpi.report.plots import plt
 
 # colours that also tell apart by lightness (Okabe and Ito), dashes for print
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 BYTES_A_VALUE = 8  # float64, which all the figures' runs use
 COST_LABEL = "values between clients and server"
 
