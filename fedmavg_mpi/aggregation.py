@@ -17,6 +17,7 @@ class Reduce:
     """Each rank adds its own clients' parts, and the sums meet on the way to the server."""
 
     client_by_client = False
+    upload_itemsize = None  # bytes of a value that a client sends, if it isn't the run's own precision
 
     def __init__(self, comm, placement):
         self.comm = comm
@@ -85,6 +86,13 @@ class Reduce:
     def holders(self, draw):
         """Ranks beside the server that hold the average once it is formed."""
         return ()
+
+    def state_by_client(self):
+        """What a checkpoint keeps of each client here: dict of str to ndarray (clients here x ...)."""
+        return {}
+
+    def restore_by_client(self, state):
+        """Take what :meth:`state_by_client` gave."""
 
     def _drawn_here(self, draw):
         """Indices on this rank, and weights, of the drawn clients that live here."""
@@ -159,8 +167,12 @@ class Gather(Reduce):
             copies = part(clients[begin:end] - self.first_client)
             copies = self.comm.gather(copies, self.placement.split(clients), "model_up")
             if self.comm.is_server:
-                shard.add_copies(total, weights, copies)
+                self.add(shard, total, weights, copies)
         return total
+
+    def add(self, shard, total, weights, copies):
+        """Add weighted copies to a total, one after the other."""
+        shard.add_copies(total, weights, copies)
 
 
 class GatherRows(Gather):

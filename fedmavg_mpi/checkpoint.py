@@ -42,10 +42,9 @@ class Checkpoints:
     def __init__(self, comm, directory, placement, identity):
         self.comm, self.placement, self.identity = comm, placement, identity
         self.folder = Path(directory) / CHECKPOINT_FOLDER
-        ends = np.concatenate([[0], np.cumsum(placement.rows)])
-        self.rows = range(int(ends[comm.rank]), int(ends[comm.rank + 1]))
+        self.counts = {"private": placement.rows, "by_client": np.diff(placement.cut)}  # of every rank
 
-    def write(self, s, server_state, rank_state, private):
+    def write(self, s, server_state, rank_state, private, by_client):
         """Keep the state after round ``s``, complete or not at all; what that takes is in no ledger.
 
         Parameters
@@ -55,8 +54,10 @@ class Checkpoints:
             Read at the server only.
         rank_state : dict of str to ndarray
             This rank's own.
-        private : dict of str to ndarray (rows here x ...)
+        private : dict of str to ndarray (samples here x ...)
             Of this rank's clients.
+        by_client : dict of str to ndarray (clients here x ...)
+            Likewise.
 
         Raises
         ------
@@ -73,11 +74,13 @@ class Checkpoints:
             with self.comm.together():
                 parts = {f"rank/{name}": values for name, values in rank_state.items()}
                 parts |= {f"private/{name}": values for name, values in private.items()}
+                parts |= {f"by_client/{name}": values for name, values in by_client.items()}
                 digest = _write(generation / _part(self.comm.rank), parts, "")
             digests = self.comm.gather(np.frombuffer(digest, np.uint8)[None], np.ones(self.comm.size, np.int64), "control")
             with self.comm.together():
                 if self.comm.is_server:
-                    parts = {**server_state, "parts/rows": self.placement.rows, "parts/digests": digests}
+                    parts = {**server_state, "parts/digests": digests}
+                    parts |= {f"parts/{kind}": counts for kind, counts in self.counts.items()}
                     _write(generation / SERVER_FILE, parts, self.identity)
                     self._remove_all_but(self._generations()[:GENERATIONS])
 
@@ -86,7 +89,7 @@ class Checkpoints:
 
         Returns
         -------
-        (server_state, rank_state, private), as given to :meth:`write`, or None
+        (server_state, rank_state, private, by_client), as given to :meth:`write`, or None
             None where there is no checkpoint. ``rank_state`` is empty for a rank that the run didn't have.
 
         Raises
@@ -127,21 +130,25 @@ class Checkpoints:
     def _read(self, generation):
         server_state, identity = _read(generation / SERVER_FILE)
         self._check_identity(generation, identity)
-        counts, digests = server_state.pop("parts/rows"), server_state.pop("parts/digests")
-        ends = np.cumsum(counts)
-        private, rank_state = {}, {}
-        for rank, (begin, end) in enumerate(zip(ends - counts, ends, strict=True)):
-            own, overlap = rank == self.comm.rank, range(max(begin, self.rows.start), min(end, self.rows.stop))
-            if not own and not len(overlap):
+        digests = server_state.pop("parts/digests")
+        theirs = {kind: _ranges(server_state.pop(f"parts/{kind}")) for kind in self.counts}
+        ours = {kind: _ranges(counts)[self.comm.rank] for kind, counts in self.counts.items()}
+        rank_state, pieces = {}, {kind: {} for kind in self.counts}
+        for rank, digest in enumerate(digests):
+            own = rank == self.comm.rank and len(digests) == self.comm.size
+            shared = {kind: _overlap(ranges[rank], ours[kind]) for kind, ranges in theirs.items()}
+            if not own and not any(map(len, shared.values())):
                 continue
-            part, _ = _read(generation / _part(rank), digests[rank].tobytes())
+            part, _ = _read(generation / _part(rank), digest.tobytes())
             for path, values in part.items():
                 kind, name = path.split("/", 1)
-                if kind == "private":
-                    private.setdefault(name, []).append(values[overlap.start - begin : overlap.stop - begin])
-                elif own and counts.size == self.comm.size:
+                if kind in pieces:
+                    begin = theirs[kind][rank].start
+                    pieces[kind].setdefault(name, []).append(values[shared[kind].start - begin : shared[kind].stop - begin])
+                elif own:
                     rank_state[name] = values
-        return server_state, rank_state, {name: np.concatenate(values) for name, values in private.items()}
+        whole = ({name: np.concatenate(parts) for name, parts in found.items()} for found in pieces.values())
+        return server_state, rank_state, *whole
 
     def _check_identity(self, generation, identity):
         theirs, ours = identity.splitlines(), self.identity.splitlines()
@@ -155,6 +162,18 @@ class Checkpoints:
             raise DataError(
                 f"{generation}: checkpoint of another version of fedmavg_mpi; choose another --out, or --force to start again"
             )
+
+
+def _ranges(counts):
+    """Where each rank's rows begin and end, from how many each has: list of range."""
+    ends = np.cumsum(counts).tolist()
+    return [range(end - count, end) for end, count in zip(ends, np.asarray(counts).tolist(), strict=True)]
+
+
+def _overlap(one, other):
+    """What two ranges share, empty within the first where that is nothing."""
+    begin = max(one.start, other.start)
+    return range(begin, min(one.stop, other.stop)) if begin < min(one.stop, other.stop) else range(one.start, one.start)
 
 
 def _part(rank):

@@ -128,7 +128,12 @@ class AlgorithmConfig:
     )
     penalty_continuation: bool = _key(False, "clustering: raise rho in stages until the clusters are settled")
     stage_rounds: int = _key(200, "penalty continuation: longest stage, in rounds", minimum=1)
-    upload: str = _key(
+    upload_dtype: str = key(
+        "same",
+        "clustering, with gather: same; float32 or bfloat16: a client sends W_p - W rounded, and adds what that leaves over to its next",
+        choices=("same", "float32", "bfloat16"),
+    )
+    upload: str = key(
         "dense",
         "dense: a client sends its whole copy of W (paper); rows (ratings): only the rows that it rated, the same result, "
         "and it shows the server which items were rated",

@@ -6,6 +6,7 @@ from fedmavg_mpi.aggregation import METHODS
 from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.applications import APPLICATIONS
 from fedmavg_mpi.clock import PHASES, Clock
+from fedmavg_mpi.compression import GatherRounded
 from fedmavg_mpi.history import History
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.participation import Sampler
@@ -45,7 +46,7 @@ class Federation:
         self.placement = origin.at_server() if chosen.pooled else origin
         with comm.together():
             self.of_row = store.of_row() if comm.is_server else None
-        average = METHODS[settings.aggregation.method, settings.algorithm.upload](comm, self.placement)
+        average = averaging(settings, comm, self.placement)
         self.application = APPLICATIONS[settings.model.kind](comm, settings, store, origin, self.placement, average)
         self.clock = Clock()
         algorithm = settings.algorithm
@@ -95,19 +96,20 @@ class Federation:
         return bool(goes_on), *orders
 
     def state(self):
-        """What a checkpoint keeps, as :meth:`Checkpoints.write` takes it: the server's part, this rank's, and its clients'."""
+        """What a checkpoint keeps, as :meth:`Checkpoints.write` takes it: of the server, of this rank, of its samples and of its clients."""
         server = {}
         if self.comm.is_server:
             server = {**self.algorithm.state(), **self.history.state(), "rule": self.rule.state(), "rho": np.array(self.rho)}
         rank = {"ledger": self.comm.ledger.as_array(), "clock": self.clock.state()}
         private = {**self.application.private_state(), **self.algorithm.private_state()}
-        return server, rank, private
+        return server, rank, private, self.algorithm.aggregation.state_by_client()
 
-    def restore(self, server, rank, private):
+    def restore(self, server, rank, private, by_client):
         """Take a checkpoint's state. On another number of ranks the MPI ledger and the seconds by phase start anew."""
         self.algorithm.restore(server, private, bool(rank))
         if private:
             self.application.restore(private)
+        self.algorithm.aggregation.restore_by_client(by_client)
         self.history.restore(server)
         self.rule.restore(server["rule"])
         self.rho = float(server["rho"])
@@ -117,3 +119,10 @@ class Federation:
         else:
             self.history.count_anew(self.comm.ledger.as_array())
             self.clock.restore(np.zeros((self.history.n_rounds + 1, len(PHASES))))
+
+
+def averaging(settings, comm, placement):
+    """How the clients' parts become one: one of ``METHODS``, or with rounded uploads."""
+    if settings.algorithm.upload_dtype != "same":
+        return GatherRounded(comm, placement, settings.algorithm.upload_dtype)
+    return METHODS[settings.aggregation.method, settings.algorithm.upload](comm, placement)

@@ -179,6 +179,15 @@ def check(settings):
         ),
         f"algorithm.name = {algorithm.name!r} is not for model.kind = {model.kind!r}, expected one of "
         f"{', '.join(name for name, found in ALGORITHMS.items() if model.kind in found.kinds)}": model.kind not in chosen.kinds,
+        f"algorithm.upload_dtype = {algorithm.upload_dtype!r} is for model.kind = 'clustering', expected 'same'": (
+            algorithm.upload_dtype != "same" and ratings
+        ),
+        f"algorithm.upload_dtype = {algorithm.upload_dtype!r} with aggregation.method = {settings.aggregation.method!r}, expected "
+        "'gather': what each client sends is rounded": algorithm.upload_dtype != "same"
+        and settings.aggregation.method != "gather",
+        f"algorithm.upload_dtype = {algorithm.upload_dtype!r} with algorithm.name = {algorithm.name!r}, expected 'same': no copy of W is sent": (
+            algorithm.upload_dtype != "same" and not chosen.takes_start
+        ),
         f"model.init = {model.init!r} with model.kind = 'ratings', expected 'random'": model.init != "random" and ratings,
         f"model.init = {model.init!r} with algorithm.name = {algorithm.name!r}, expected 'random': it starts in its own way": (
             model.init != "random" and not chosen.takes_start

@@ -86,7 +86,7 @@ class FedMAvg(Algorithm):
         ledger = ProtocolLedger()
         itemsize = self.w.itemsize
         ledger.downlink(draw.updating.size * self.w.size, itemsize)
-        self.model.count_upload(ledger, draw.clients, itemsize)
+        self.model.count_upload(ledger, draw.clients, self.aggregation.upload_itemsize or itemsize)
         if self.config.step_size_w == "global":
             ledger.uplink(draw.updating.size * self.model.n_gram_values, 8)
             ledger.downlink(draw.clients.size, 8)

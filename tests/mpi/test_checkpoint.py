@@ -22,6 +22,7 @@ CLUSTERING = [
     ("fedmavg", "gather", 3, "pcp", "global"),
     ("fedmavg", "gather", 3, "pcc", "local"),
     ("gradient_sharing", "gather", 0, "pcc", "global"),
+    ("fedmavg", "gather", 3, "pcc", "global", "algorithm.upload_dtype=bfloat16"),
     ("centralized", "gather", 0, "pcc", "local"),
 ]
 RATINGS = [
@@ -34,7 +35,7 @@ RATINGS = [
 
 
 def clustering(mode, *more):
-    name, method, m, participation, step = mode
+    name, method, m, participation, step, *others = mode
     return runner.check(
         settings(
             f"algorithm.name={name}",
@@ -46,6 +47,7 @@ def clustering(mode, *more):
             "algorithm.stage_rounds=3",
             "model.rho=1e-3",
             "stop.max_rounds=9",
+            *others,
             *more,
         )
     )
@@ -91,7 +93,7 @@ def state_of(federation):
     """What two equal runs have in common: (server's part, the rank's ledger, private parts in client order), ready to be compared."""
     comm = federation.comm
     with comm.uncounted():
-        server, rank, private = federation.state()
+        server, rank, private, _ = federation.state()
         whole = {
             name: comm.gather(np.ascontiguousarray(part), federation.placement.rows, "control") for name, part in private.items()
         }
@@ -206,7 +208,7 @@ def written(comm, folder, small_store):
 
 def latest_round(federation, folder, mark="the same"):
     """The round of the newest whole checkpoint, on every rank."""
-    server, _, _ = checkpoints_of(federation, folder, mark).latest()
+    server, *_ = checkpoints_of(federation, folder, mark).latest()
     return len(server["history/seconds"])
 
 
