@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from fedmavg_mpi import __version__, config
 from fedmavg_mpi.communicator import launched_rank
 from fedmavg_mpi.errors import ConfigError, FedmavgError
+from fedmavg_mpi.text import fits_a_line, one_line
 
 STOPPED = 75  # EX_TEMPFAIL: by a signal; the same command with --resume goes on
 
@@ -44,7 +46,7 @@ def main(arguments=None):
 
 def _complain(words):
     """An error as one line."""
-    print("fedmavg: error:", " ".join(words.splitlines()), file=sys.stderr, flush=True)
+    print("fedmavg: error:", one_line(words), file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 def path(text):
     """A path given as an argument."""
-    if not text or not text.isprintable() or not config.is_unicode(text):
+    if not text or not fits_a_line(text):
         raise argparse.ArgumentTypeError(f"{ascii(text)}, expected a path without control characters, in UTF-8")
     return text
 
@@ -125,8 +127,8 @@ def parser():
 
 
 def _count(text):
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number, at least 1")
+    if not re.fullmatch("0{0,99}[1-9][0-9]{0,17}", text):
+        raise argparse.ArgumentTypeError(f"{text[:30]!r}, expected a whole number, at least 1")
     return int(text)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from fedmavg_mpi.errors import ConfigError
+from fedmavg_mpi.text import fits_a_line
 
 
 def _key(default, doc, *, choices=None, minimum=None, above=None, below=None, maximum=None):
@@ -246,7 +247,7 @@ def find_data(path):
 def _parse(text, origin):
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
         raise ConfigError(f"{origin}: not valid TOML: {error}") from None
 
 
@@ -257,7 +258,7 @@ def _override_value(section, key, text):
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
 
 
@@ -295,7 +296,7 @@ def _check(value, key, where):
     limit = key.metadata
     if limit["choices"] is not None and value not in limit["choices"]:
         raise ConfigError(f"{where} = {value!r} is unknown{_nearest(value, limit['choices'])}")
-    if key.type is str and not (value.isprintable() and is_unicode(value)):
+    if key.type is str and not fits_a_line(value):
         raise ConfigError(f"{where} = {ascii(value)}, expected text without control characters, in UTF-8")
     if key.type is float and not math.isfinite(value):
         raise ConfigError(f"{where} = {value}, expected a finite number")
@@ -312,15 +313,6 @@ def _check(value, key, where):
     return value
 
 
-def is_unicode(text):
-    """Whether a text from the command line or the file system is in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _nearest(word, known):
     """The words that would have been understood, the likeliest first."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
@@ -329,7 +321,7 @@ def _nearest(word, known):
 
 
 def _toml_value(value):
-    """A value of a key in TOML; texts are printable."""
+    """A value of a key in TOML; texts fit a line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

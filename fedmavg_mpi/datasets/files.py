@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmavg_mpi.config import find_data
 from fedmavg_mpi.errors import ConfigError, DataError
+from fedmavg_mpi.text import one_line
 
 _repr = reprlib.Repr()
 _repr.maxstring = 60
@@ -73,7 +74,7 @@ def parsing(path, what):
     except (MemoryError, OSError):  # the machine's or the file system's fault
         raise
     except Exception as error:
-        reason = "".join(c if c.isprintable() else " " for c in str(error))[:200]
+        reason = one_line(str(error), 200)
         if "allow_pickle" in reason:
             reason = "it holds pickled objects, which may run code and aren't read"
         raise DataError(f"{path}: not a valid {what} ({reason}), expected a matrix of numbers; write it again") from None

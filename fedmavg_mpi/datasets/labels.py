@@ -8,6 +8,7 @@ import numpy as np
 from fedmavg_mpi.datasets.files import files_in, listed, locate, quote, read_npy
 from fedmavg_mpi.datasets.tables import check_separator, check_width, number_of, read_cells
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.text import fits_a_line
 
 LABEL_COLUMNS = ("cancer_type", "label", "class", "type")
 LABEL_FILE = re.compile(r"\.labels\.(tsv|txt|csv|npy)(\.gz)?$", re.I)
@@ -143,7 +144,11 @@ def read_labels(path, dataset):
 
 
 def check_label(path, place, label):
-    """The label, or DataError where it is missing."""
+    """The label, or DataError where it is missing or no text."""
+    if not fits_a_line(label):
+        raise DataError(
+            f"{path}: {place}: the label {quote(label)} holds a control character; expected text or a number, so mend it"
+        )
     value = number_of(label)
     if value is not None and np.isnan(value):
         raise DataError(f"{path}: {place}: missing label {quote(label)}, expected a class; fill it in, or drop the sample")
@@ -153,7 +158,7 @@ def check_label(path, place, label):
 def encode_labels(labels):
     """Class indices (N,) int32 and the sorted class names (numbers by value) of N labels."""
     names = sorted(set(labels))
-    if all(name.isdecimal() for name in names):
+    if all(name.isdecimal() and len(name) < 1000 for name in names):
         names.sort(key=int)
     index = {name: k for k, name in enumerate(names)}
     return np.array([index[label] for label in labels], dtype=np.int32), names

@@ -15,6 +15,7 @@ import numpy as np
 from fedmavg_mpi.datasets.files import quote
 from fedmavg_mpi.datasets.tables import number_of
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.text import fits_a_line
 
 COLUMNS = {
     "user": ("userid", "user"),
@@ -23,6 +24,7 @@ COLUMNS = {
     "timestamp": ("timestamp",),
 }
 INTEGER = re.compile(r"[+-]?[0-9]+")
+LONGEST_ID = 1000  # characters: beyond it, something else has slipped into the column
 _BLOCK = 1 << 24
 _WORDS = {",": "commas", "\t": "tabs", "::": "'::'"}
 
@@ -61,11 +63,16 @@ class _Ids(dict):
         self.kind = kind
 
     def __missing__(self, text):
-        if not text or not text.isprintable():
-            what = f"holds a control character: {quote(text)}" if text else "is empty"
+        what = "is empty" if not text else None if fits_a_line(text) else f"holds a control character: {quote(text)}"
+        if what:
             raise _Fault(f"the {self.kind} id {what}; expected a number or text, so mend or drop the line")
-        if INTEGER.fullmatch(text) and (len(text.lstrip("+-0")) > 19 or not -(2**63) <= int(text) < 2**63):
+        short = len(text) <= LONGEST_ID  # Python refuses to read a number of thousands of digits
+        if INTEGER.fullmatch(text) and (len(text.lstrip("+-0")) > 19 or short and not -(2**63) <= int(text) < 2**63):
             raise _Fault(f"the {self.kind} id {quote(text)} overflows 64 bits; renumber the ids, or put a letter before each")
+        if not short:
+            raise _Fault(
+                f"the {self.kind} id {quote(text)} has {len(text)} characters, expected at most {LONGEST_ID}; shorten the ids"
+            )
         self[text] = len(self)
         return self[text]
 
@@ -185,7 +192,7 @@ def _read_line(line, layout, ids, limits):
             f"the rating {value:g} is outside the stated range {stated}; mend it, or data.rating_minimum and rating_maximum"
         )
     seconds = None if time is None else _number("timestamp", cells[time])
-    if seconds is not None and abs(seconds) < 2**62 and INTEGER.fullmatch(cells[time].strip()):
+    if seconds is not None and abs(seconds) < 2**62 and re.fullmatch(r"[+-]?[0-9]{1,30}", cells[time].strip()):
         seconds = int(cells[time])  # without the rounding of a float
     return ids[0][cells[user].strip()], ids[1][cells[item].strip()], value, seconds
 
