@@ -14,6 +14,7 @@ from scipy import sparse
 
 from fedmavg_mpi import rng
 from fedmavg_mpi.kernels import dense
+from fedmavg_mpi.models.eigenvalues import largest_eigenvalues
 from fedmavg_mpi.models.sums import in_order_sum
 
 # Below this share of |X_p|^2 the cheap formula for |X_p - W H_p|^2 has lost too many digits, and the residual itself is formed.
@@ -82,11 +83,11 @@ class ClusteringModel:
 
     def local_curvature(self, w, rho):
         """N_p times the local step's t = 0.51 lambda_max (paper, with one half kept strictly inside the stable range)."""
-        return 0.51 * largest_eigenvalue(self.local_hessian(gram(w), rho))
+        return 0.51 * float(largest_eigenvalues(self.local_hessian(gram(w), rho)))
 
     def shared_curvature(self, h_gram):
         """The shared step's d = 5 lambda_max(2 HH' / N) (paper) from HH' (K x K)."""
-        return self.curvature_factor * largest_eigenvalue(2 * h_gram / self.totals.n_samples)
+        return self.curvature_factor * float(largest_eigenvalues(2 * h_gram / self.totals.n_samples))
 
     def project(self, w):
         """The projection onto 0 <= W <= max(X), in place."""
@@ -203,7 +204,7 @@ class ClusteringShard:
         W <- min(max(0, W - (W A - 2 X H') / t), max X), A = 2 HH' and t = 0.51 lambda_max(A): the step on H with the factors changed over.
         """
         hessian = 2 * in_order_sum(self.h_grams)
-        curvature = 0.51 * largest_eigenvalue(hessian)
+        curvature = 0.51 * float(largest_eigenvalues(hessian))
         if curvature <= 0:
             return
         step_matrix = (np.eye(self.model.n_components) - hessian / curvature).astype(self.dtype)
@@ -311,7 +312,7 @@ class ClusteringShard:
     def _shared_steps(self, clients, curvature, steps):
         """A_p^q and S_p of each client: two ndarrays of float64 (clients x K x K)."""
         g = self.h_grams[clients] * (2 / self._sizes_at_least_one(clients))[:, None, None]
-        d = self.model.curvature_factor * np.linalg.eigvalsh(g)[:, -1] if curvature is None else np.full(clients.size, curvature)
+        d = self.model.curvature_factor * largest_eigenvalues(g) if curvature is None else np.full(clients.size, curvature)
         return step_powers(g, np.divide(1.0, d, out=np.zeros_like(d), where=d > 0), steps)
 
     def _sizes_at_least_one(self, clients):
@@ -371,13 +372,6 @@ def client_totals(samples, offsets):
 def gram(factor):
     """factor factor' for a K x n factor, multiplied in its own precision: ndarray of float64 (K x K)."""
     return (factor @ factor.T).astype(np.float64)
-
-
-def largest_eigenvalue(symmetric):
-    """The largest eigenvalue of a symmetric matrix; NaN for one that is not finite, so that a diverged run ends as such."""
-    if not np.isfinite(symmetric).all():
-        return np.nan
-    return float(np.linalg.eigvalsh(symmetric)[-1])
 
 
 def step_powers(g, inverse_curvature, steps):

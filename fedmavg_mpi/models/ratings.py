@@ -13,6 +13,7 @@ from scipy import sparse
 from fedmavg_mpi import rng
 from fedmavg_mpi.kernels import rating_sums
 from fedmavg_mpi.kernels import ratings as kernels
+from fedmavg_mpi.models.eigenvalues import largest_eigenvalues
 
 
 class RatingsModel:
@@ -64,7 +65,9 @@ class RatingsModel:
 
     def shared_curvature(self, h_gram):
         """The shared step's d = 5 lambda_max(2 H~H~' / N) (paper) from :meth:`add_grams` over all N users."""
-        return max(self.curvature_factor * float(np.linalg.eigvalsh(2 * h_gram / self.totals.n_users)[-1]), self._least_curvature)
+        return float(
+            np.maximum(self.curvature_factor * largest_eigenvalues(2 * h_gram / self.totals.n_users), self._least_curvature)
+        )
 
     def client_curvatures(self, h):
         """The same from each client alone, d = 10 |h~_p|^2, h~_p = [h_p, 1] with biases: ndarray of float64 (clients,) from h (clients x L)."""
