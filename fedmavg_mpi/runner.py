@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -57,15 +58,17 @@ def run(comm, read_config, out, force=False, resume=False):
             if comm.broadcast_text("finished" if finished else ""):
                 return True
             with client_store(comm, settings, out) as store:
+                with comm.together():
+                    settings = as_found(settings, store)
                 federation = Federation(comm, settings, store)
-                settings = as_found(settings, store)
             with comm.uncounted():
                 here = comm.broadcast_text(str(Path(out).resolve()))  # a relative path is the server's
                 mark = comm.broadcast_text(identity(settings, federation.application.fingerprint) if comm.is_server else None)
             checkpoints = Checkpoints(comm, here, federation.placement, mark)
             if resume:
                 go_on(federation, checkpoints)
-            with StopSignals(comm.is_server) as stop:
+            diverging = np.errstate(over="ignore", invalid="ignore")  # the stop reason says it once
+            with diverging, StopSignals(comm.is_server) as stop:
                 rounds(federation, checkpoints, stop)
                 if federation.history.interrupted:
                     return False
@@ -110,10 +113,7 @@ def is_finished(directory, settings):
     if not directory.finished:
         return False
     theirs = config.read(directory.path / results.CONFIG_FILE)
-    ours = settings
-    if ours.data.source == "store":  # some of what it says was found in the store
-        ours = config.replace(ours, "data", normalize=theirs.data.normalize)
-        ours = config.replace(ours, "partition", scheme=theirs.partition.scheme, n_clients=theirs.partition.n_clients)
+    ours = filled(settings, config.as_dict(theirs))
     for there, here in zip(identity(theirs, "").splitlines(), identity(ours, "").splitlines(), strict=True):
         if there != here:
             raise ConfigError(
@@ -159,6 +159,9 @@ def check(settings):
         "data.source = 'movielens' with model.kind = 'clustering', expected model.kind = 'ratings'": (
             data.source == "movielens" and not ratings
         ),
+        f"data.normalize = {data.normalize!r} with model.kind = 'ratings', expected 'none': ratings are fitted as they are": (
+            ratings and data.normalize != "none"
+        ),
         f"partition.scheme = {settings.partition.scheme!r} with model.kind = 'ratings', expected 'by_user': each user is a client": (
             ratings and settings.partition.scheme != "by_user"
         ),
@@ -187,14 +190,40 @@ def check(settings):
 
 
 def as_found(settings, store):
-    """The configuration as the store makes it true: what was said of clients and normalization, but done when it was made."""
-    if settings.data.source != "store":
-        return settings
-    settings = config.replace(settings, "data", normalize=store.normalize)
+    """The configuration as the store makes it true: how it was made, how many users there are, and how they rate.
+
+    Raises
+    ------
+    ConfigError
+        It states otherwise of the data.
+    """
     scheme = store.partition.split(",")[0]
-    if scheme not in partitions.SCHEMES:
-        scheme = settings.partition.scheme
-    return config.replace(settings, "partition", scheme=scheme, n_clients=store.sizes.size)
+    scheme = scheme if scheme in partitions.SCHEMES else settings.partition.scheme
+    found = {"partition": {"scheme": scheme, "n_clients": store.sizes.size}, "data": {"normalize": store.normalize}}
+    if store.rating_range is not None and settings.model.kind == "ratings":
+        found["data"] |= dict(zip(("rating_minimum", "rating_maximum"), store.rating_range, strict=True))
+    settings = filled(settings, found)
+    for key, value in found["data"].items():
+        stated = getattr(settings.data, key)
+        if stated != value:
+            raise ConfigError(
+                f"data.{key} = {stated!r} where {store.path} was made with {value!r}; leave it out, or make the store again"
+            )
+    return settings
+
+
+def filled(settings, found):
+    """The configuration with what it leaves to the data taken from ``found``, a dict of sections as of ``config.as_dict``."""
+    data, keys = settings.data, {"data": [], "partition": []}
+    if data.source == "store":
+        keys["partition"] += ["scheme", "n_clients"]
+        keys["data"] += ["normalize"] * (data.normalize == "none")
+    if settings.model.kind == "ratings":
+        keys["partition"] += ["n_clients"]
+        keys["data"] += ["rating_minimum", "rating_maximum"] * (data.rating_minimum == data.rating_maximum == 0)
+    for section, names in keys.items():
+        settings = config.replace(settings, section, **{name: found[section][name] for name in names if name in found[section]})
+    return settings
 
 
 def prepare(settings, path):
