@@ -14,6 +14,7 @@ from fedmavg_mpi import results
 from fedmavg_mpi.clock import PHASES
 from fedmavg_mpi.communicator import mpi_library
 from fedmavg_mpi.ledger import KINDS
+from fedmavg_mpi.store import in_data_order
 
 LIBRARIES = ("numpy", "scipy", "numba", "h5py", "mpi4py", "scikit-learn")
 
@@ -97,13 +98,6 @@ def client_digests(shard):
     h = shard.private_factors()
     blocks = zip(shard.offsets[:-1], shard.offsets[1:], strict=True)
     return np.frombuffer(b"".join(results.sha256(h[a:b]).digest() for a, b in blocks), np.uint8).reshape(-1, 32)
-
-
-def in_data_order(values, of_row):
-    """Values by row of the store, in the data set's order."""
-    out = np.empty_like(values)
-    out[of_row] = values
-    return out
 
 
 def git_commit():

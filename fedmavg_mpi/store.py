@@ -3,7 +3,8 @@
 Layout (format version 1): attributes ``format``, ``version``, ``n_features``, ``partition`` and ``normalize`` (text); ``/clients/offsets`` (P + 1),
 ``/clients/of_row`` (the data set's sample index of each row); ``/samples`` (N x M), or for sparse data ``/csr/data``, ``/csr/indices``,
 ``/csr/indptr``; where known ``/labels`` (N, by row), ``/label_names``, ``/sample_names`` (by row), ``/feature_names``. A store of ratings
-is sparse (users x items, a stored 0 being a rating), has the attributes ``rating_minimum`` and ``rating_maximum``, and ``/titles`` of items.
+is sparse (users x items, a client a user, a stored 0 being a rating), has the attributes ``rating_minimum`` and ``rating_maximum``, and
+``/titles`` of items.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ FORMAT = "fedmavg_mpi client store"
 VERSION = 1
 CHUNK_BYTES = 1 << 24
 MAKE_AGAIN = "make it again with fedmavg data prepare"
+KINDS = {"f": "floating-point numbers", "iu": "whole numbers", "SO": "texts"}  # of numpy's dtypes
 
 
 def write(path, dataset, client_of_sample, partition, normalize="none"):
@@ -62,15 +64,27 @@ def write(path, dataset, client_of_sample, partition, normalize="none"):
                 samples[start : start + step] = dataset.samples[order[start : start + step]]
         if dataset.labels is not None:
             file["labels"] = dataset.labels[order].astype(np.int32)
-            file["label_names"] = np.array([str(name).encode() for name in dataset.label_names])
+            file["label_names"] = texts(dataset.label_names)
         if dataset.rating_range is not None:
             file.attrs["rating_minimum"], file.attrs["rating_maximum"] = dataset.rating_range
         if dataset.titles:
-            file["titles"] = np.array([title.encode() for title in dataset.titles])
+            file["titles"] = texts(dataset.titles)
         if dataset.sample_names:
-            file["sample_names"] = np.array([dataset.sample_names[i].encode() for i in order])
+            file["sample_names"] = texts(dataset.sample_names[i] for i in order)
         if dataset.feature_names:
-            file["feature_names"] = np.array([name.encode() for name in dataset.feature_names])
+            file["feature_names"] = texts(dataset.feature_names)
+
+
+def texts(names):
+    """Names as HDF5 keeps them, each as long as it is: ndarray of str objects."""
+    return np.array(list(names), h5py.string_dtype())
+
+
+def in_data_order(values, of_row):
+    """Values by row of the store, in the data set's order."""
+    out = np.empty_like(values)
+    out[of_row] = values
+    return out
 
 
 @contextmanager
@@ -116,6 +130,8 @@ class ClientStore:
     offsets : ndarray of int64 (P + 1,)
     n_samples, n_features : int
     label_names : list of str or None
+    has_titles : bool
+        Whether items have titles.
     partition, normalize : str
     rating_range : tuple of float or None
         Lowest and highest rating; None where the samples aren't ratings.
@@ -132,6 +148,7 @@ class ClientStore:
             self.offsets = file["clients/offsets"][:]
             self.n_features = int(file.attrs["n_features"])
             self.n_samples = int(self.offsets[-1])
+            self.has_titles = "titles" in file
             self.sparse = "csr" in file
             self.partition, self.normalize = file.attrs["partition"], file.attrs["normalize"]
             self.dtype = (file["csr/data"] if self.sparse else file["samples"]).dtype
@@ -145,18 +162,33 @@ class ClientStore:
 
     def _check_shapes(self, file):
         """Raise DataError where the parts of the file don't fit each other."""
-        shapes = {"clients/of_row": (self.n_samples,)}
+        n, m = self.n_samples, self.n_features
+        parts = {"clients/offsets": ((len(self.offsets),), "iu"), "clients/of_row": ((n,), "iu")}
         if self.sparse:
-            shapes |= {"csr/indptr": (self.n_samples + 1,), "csr/data": (self.n_values,), "csr/indices": (self.n_values,)}
+            parts |= {
+                "csr/data": ((self.n_values,), "f"),
+                "csr/indices": ((self.n_values,), "iu"),
+                "csr/indptr": ((n + 1,), "iu"),
+            }
         else:
-            shapes["samples"] = (self.n_samples, self.n_features)
-        if "labels" in file:
-            shapes["labels"] = (self.n_samples,)
-        for name, shape in shapes.items():
-            if file[name].shape != shape:
-                raise DataError(f"{self.path}: {name} is of shape {file[name].shape}, expected {shape}; {MAKE_AGAIN}")
-        if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
-            raise DataError(f"{self.path}: clients/offsets go down, expected one run of samples a client; {MAKE_AGAIN}")
+            parts["samples"] = ((n, m), "f")
+        optional = {"labels": ((n,), "iu"), "sample_names": ((n,), "SO"), "feature_names": ((m,), "SO"), "titles": ((m,), "SO")}
+        parts |= {name: part for name, part in optional.items() if name in file}
+        for name, (shape, kinds) in parts.items():
+            found = file[name]
+            if found.shape != shape or found.dtype.kind not in kinds:
+                words = f"{name} is of shape {found.shape} and type {found.dtype}, expected {shape} and {KINDS[kinds]}"
+                raise DataError(f"{self.path}: {words}; {MAKE_AGAIN}")
+        rises = {"clients/offsets": (self.offsets, n)} | (
+            {"csr/indptr": (file["csr/indptr"][:], self.n_values)} if self.sparse else {}
+        )
+        for name, (ends, last) in rises.items():
+            if ends[0] != 0 or ends[-1] != last or (ends[1:] < ends[:-1]).any():
+                raise DataError(f"{self.path}: {name} don't rise from 0 to {last}; {MAKE_AGAIN}")
+        if self.rating_range is not None and not (
+            self.sparse and np.isfinite(self.rating_range).all() and (self.sizes == 1).all()
+        ):
+            raise DataError(f"{self.path}: ratings, but not sparse, in a finite range and of one user a client; {MAKE_AGAIN}")
 
     @property
     def sizes(self):
@@ -199,10 +231,11 @@ class ClientStore:
             if self.sparse:
                 indptr = file["csr/indptr"][begin : end + 1]
                 values = slice(indptr[0], indptr[-1])
-                data, indices = file["csr/data"][values].astype(dtype, copy=False), file["csr/indices"][values]
-                if indices.size and not (0 <= indices.min() and indices.max() < self.n_features and (np.diff(indptr) >= 0).all()):
-                    raise DataError(f"{self.path}: sparse rows out of order or beyond {self.n_features} features; {MAKE_AGAIN}")
-                return sparse.csr_array((data, indices, indptr - indptr[0]), shape=(end - begin, self.n_features))
+                data, indices, indptr = file["csr/data"][values], file["csr/indices"][values], indptr - indptr[0]
+                self._check_entries(data, indices, indptr)
+                with np.errstate(over="ignore"):  # as below
+                    data = data.astype(dtype, copy=False)
+                return sparse.csr_array((data, indices, indptr), shape=(end - begin, self.n_features))
             out = _empty((end - begin, self.n_features), dtype)
             # pieces, so that a conversion of precision holds no second copy of the slab
             step = max(1, CHUNK_BYTES // (self.n_features * self.dtype.itemsize))
@@ -211,6 +244,19 @@ class ClientStore:
                 with np.errstate(over="ignore"):  # an overflow shows in the samples' sum of squares
                     out[start:stop] = file["samples"][begin + start : begin + stop]
             return out
+
+    def _check_entries(self, data, indices, indptr):
+        """Raise DataError where sparse rows aren't in order of their columns, each once, or a rating is outside the range."""
+        rises = indices[1:] > indices[:-1]
+        starts = indptr[1:-1]
+        rises[starts[(starts > 0) & (starts < indices.size)] - 1] = True
+        if not rises.all() or indices.size and not 0 <= indices.min() <= indices.max() < self.n_features:
+            raise DataError(f"{self.path}: sparse rows out of order or beyond {self.n_features} features; {MAKE_AGAIN}")
+        if self.rating_range is not None and data.size:
+            low, high = self.rating_range
+            if not low <= data.min() <= data.max() <= high:  # nor where one is NaN
+                found = f"ratings from {data.min():g} to {data.max():g}"
+                raise DataError(f"{self.path}: {found}, expected numbers in the store's range {low:g} to {high:g}; {MAKE_AGAIN}")
 
     def labels(self, clients):
         """Classes of a run of clients' samples: ndarray of int32 (n,), or None."""
@@ -241,7 +287,13 @@ class ClientStore:
             raise DataError(
                 f"{self.path}: no such file; give the path of a store made by fedmavg data prepare, on a file system that every rank sees"
             ) from None
-        except (OSError, KeyError, RuntimeError) as error:
+        except (
+            OSError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:  # what h5py and numpy raise for what isn't as expected
             words = "cut short or not a client store" if "errno" not in str(error) else reason(error)
             raise DataError(f"{self.path}: can't be read ({words}); {MAKE_AGAIN}") from None
 
@@ -266,14 +318,25 @@ def describe(path):
     store = ClientStore(path)
     sizes = store.sizes
     filled = store.n_values / max(1, store.n_samples * store.n_features)
-    rows = [
-        ("store", f"{path}, version {VERSION}"),
-        (
-            "samples",
-            f"{store.n_samples} x {store.n_features} features, {store.dtype}, {f'sparse, {filled:.3%} filled' if store.sparse else 'dense'}",
-        ),
-        ("clients", f"{sizes.size}, of {sizes.min()} to {sizes.max()} samples (median {np.median(sizes):g})"),
-        ("partition", store.partition),
-        ("classes", f"{len(store.label_names)}: {', '.join(store.label_names[:30])}" if store.label_names else "none"),
-    ]
+    rows = [("store", f"{path}, version {VERSION}")]
+    if store.rating_range is None:
+        form = f"sparse, {filled:.3%} filled" if store.sparse else "dense"
+        rows += [
+            ("samples", f"{store.n_samples} x {store.n_features} features, {store.dtype}, {form}"),
+            ("clients", f"{sizes.size}, of {_spread(sizes)} samples"),
+            ("partition", store.partition),
+            ("classes", f"{len(store.label_names)}: {', '.join(store.label_names[:30])}" if store.label_names else "none"),
+        ]
+    else:
+        low, high = store.rating_range
+        rows += [
+            ("ratings", f"{store.n_values} from {low:g} to {high:g}, {store.dtype}"),
+            ("users", f"{store.n_samples}, each a client, with {_spread(store.costs - sizes)} ratings"),
+            ("items", f"{store.n_features}, {'with' if store.has_titles else 'without'} titles, {filled:.3%} of all pairs rated"),
+        ]
     return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _spread(counts):
+    """Least, most and median of some counts, in words."""
+    return f"{counts.min()} to {counts.max()} (median {np.median(counts):g})"

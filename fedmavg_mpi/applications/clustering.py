@@ -4,26 +4,16 @@ import numpy as np
 
 from fedmavg_mpi import metrics
 from fedmavg_mpi.applications.evaluation import Evaluation
+from fedmavg_mpi.applications.magnitude import check_magnitude
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
 from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.pooling import count_pooled, pool
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
+from fedmavg_mpi.store import in_data_order
 
 LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
-
-
-def check_magnitude(norm2, maximum, dtype, store):
-    """Raise DataError where the samples' squares leave the range of the run's precision."""
-    limits = np.finfo(dtype)
-    if not np.isfinite(norm2) or norm2 > limits.max / 1e6:
-        found = f"values up to {maximum:.3g}, whose squares overflow" if not np.isnan(norm2) else "values that are not numbers"
-    elif maximum > 0 and norm2 < limits.tiny * 1e6 * store.n_samples:
-        found = f"values of at most {maximum:.3g}, whose squares vanish"
-    else:
-        return
-    raise DataError(f"{found} in {dtype}; expected moderate numbers: scale the data, or set data.normalize = 'unit'")
 
 
 class Clustering:
@@ -101,7 +91,8 @@ class Clustering:
                 self.fingerprint = store.fingerprint(rows)
                 with np.errstate(all="ignore"):
                     totals[:] = *in_order_sum(rows[:, :2]), rows[:, 2].max()
-                check_magnitude(totals[0], totals[2], np.dtype(self.settings.run.dtype), store)
+                advice = "scale the data, or set data.normalize = 'unit'"
+                check_magnitude(totals[0], totals[2], store.n_samples, self.settings.run.dtype, advice)
         self.comm.broadcast(totals, "control", self.comm.everyone)
         return DataTotals(store.n_samples, store.n_features, *totals.tolist())
 
@@ -168,12 +159,10 @@ class Clustering:
         clusters = self.comm.gather(self.shard.assignments(), rows, "control")
         if not self.comm.is_server:
             return {}, {}
-        labels = np.empty(of_row.size, np.int32)
-        labels[of_row] = clusters
         attributes = {"nmi": np.nan, "ari": np.nan}
         if self.table is not None:
             attributes = {
                 "nmi": metrics.normalized_mutual_information(self.table),
                 "ari": metrics.adjusted_rand_index(self.table),
             }
-        return attributes, {"labels": labels}
+        return attributes, {"labels": in_data_order(clusters, of_row)}

@@ -1,15 +1,18 @@
 """Item recommendation in a run: this rank's users, errors on training and held-out ratings, and what predictions will need."""
 
 import numpy as np
+from scipy import sparse
 
 from fedmavg_mpi.applications.evaluation import Evaluation
+from fedmavg_mpi.applications.magnitude import check_magnitude
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.ledger import ProtocolLedger
-from fedmavg_mpi.models.rating_blocks import RatingTotals, client_totals, split
+from fedmavg_mpi.models.rating_blocks import RatingTotals, check_sides, client_totals, split
 from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
 from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.pooling import count_pooled, pool
 from fedmavg_mpi.schedule import StopRule
+from fedmavg_mpi.store import in_data_order, texts
 
 NAMES = {"users/ids": "sample_names", "items/ids": "feature_names", "items/titles": "titles"}  # run file: store
 
@@ -53,6 +56,8 @@ class Recommendation:
         with comm.together():
             if store.rating_range is None:
                 raise DataError(f"{store.path}: holds samples, expected ratings; make it with fedmavg data prepare movielens")
+            largest = max(map(abs, store.rating_range))
+            check_magnitude(np.square(largest) * store.n_values, largest, store.n_values, settings.run.dtype, "scale the ratings")
             self.ratings = store.slab(clients, np.dtype(settings.run.dtype))
             # read now: the store may be a temporary one
             self.names = {path: store.names(kind) for path, kind in NAMES.items()} if comm.is_server else {}
@@ -77,10 +82,12 @@ class Recommendation:
         """What all need to know of the pooled training ratings: six scalars a client up; their sums, and each client's count, down."""
         rows = self.comm.gather(by_client, np.diff(self.placement.cut), "control")
         totals, counts = np.empty(4), np.empty(self.placement.sizes.size, np.int64)
-        if self.comm.is_server:
-            self.fingerprint = self.store.fingerprint(rows)
-            totals[:] = in_order_sum(rows[:, :4])
-            counts[:] = rows[:, 0]
+        with self.comm.together():
+            if self.comm.is_server:
+                self.fingerprint = self.store.fingerprint(rows)
+                totals[:] = in_order_sum(rows[:, :4])
+                counts[:] = rows[:, 0]
+                check_sides(self.settings.data.test_fraction, int(totals[0]), self.store.n_values)
         self.comm.broadcast(totals, "control", self.comm.everyone)
         self.comm.broadcast(counts, "control", self.comm.everyone)
         n_ratings, *sums = totals.tolist()
@@ -148,15 +155,15 @@ class Recommendation:
             self.comm.broadcast(values, "control", self.comm.everyone)
             items = self.comm.gather(self.ratings.indices.astype(np.int32), values, "control")
             if self.comm.is_server:
-                rated = {"users/rated_offsets": np.r_[0, np.cumsum(counts)], "users/rated_items": items}
+                shape = of_row.size, self.store.n_features
+                rows = sparse.csr_array((np.ones(items.size, bool), items, np.r_[0, np.cumsum(counts)]), shape=shape)
+                rows = rows[np.argsort(of_row)]
+                rated = {"users/rated_offsets": rows.indptr.astype(np.int64), "users/rated_items": rows.indices}
         if not self.comm.is_server:
             return {}, {}
         attributes = {"mean_rating": self.model.totals.mean, "biases": self.model.form.biased}
         attributes["rating_minimum"], attributes["rating_maximum"] = self.store.rating_range
-        encoded = {path: np.array([name.encode() for name in found]) for path, found in self.names.items() if found}
-        return attributes, {
-            **encoded,
-            **rated,
-            "users/known": self.model.counts > 0,
-            "items/known": self.known_items,
-        }
+        names = {path: texts(found) for path, found in self.names.items() if found}
+        by_user = {"users/known": self.model.counts > 0, **{path: names.pop(path) for path in ("users/ids",) if path in names}}
+        by_user = {path: in_data_order(values, of_row) for path, values in by_user.items()}
+        return attributes, {**names, **by_user, **rated, "items/known": self.known_items}

@@ -47,7 +47,7 @@ def split(ratings, first_client, seed, test_fraction):
     Raises
     ------
     ConfigError
-        A test fraction that leaves nothing on one side.
+        A test fraction that always leaves nothing on one side; whether the draw does, :func:`check_sides` tells.
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(
@@ -57,6 +57,22 @@ def split(ratings, first_client, seed, test_fraction):
     for i, (begin, end) in enumerate(zip(ratings.indptr[:-1], ratings.indptr[1:], strict=True)):
         held_out[begin:end] = rng.generator(seed, rng.HOLD_OUT, first_client + i).random(end - begin) < test_fraction
     return _entries(ratings, ~held_out), _entries(ratings, held_out)
+
+
+def check_sides(test_fraction, n_train, n_ratings):
+    """Raise ConfigError where a draw has left no rating for training, or held none out.
+
+    Parameters
+    ----------
+    test_fraction : float
+    n_train, n_ratings : int
+        Training ratings, and all ratings, of all clients.
+    """
+    drawn = f"data.test_fraction = {test_fraction} of {n_ratings} ratings"
+    if n_train == 0:
+        raise ConfigError(f"{drawn}: no rating left for training, expected at least one; lower it, or take more ratings")
+    if n_train == n_ratings:
+        raise ConfigError(f"{drawn}: no rating held out, expected at least one; raise it, or take more ratings")
 
 
 def client_totals(train):
