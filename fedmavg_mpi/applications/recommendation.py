@@ -57,7 +57,7 @@ class Recommendation:
             if store.rating_range is None:
                 raise DataError(f"{store.path}: holds samples, expected ratings; make it with fedmavg data prepare movielens")
             largest = max(map(abs, store.rating_range))
-            check_magnitude(np.square(largest) * store.n_values, largest, store.n_values, settings.run.dtype, "scale the ratings")
+            check_magnitude(largest * largest * store.n_values, largest, store.n_values, settings.run.dtype, "scale the ratings")
             self.ratings = store.slab(clients, np.dtype(settings.run.dtype))
             # read now: the store may be a temporary one
             self.names = {path: store.names(kind) for path, kind in NAMES.items()} if comm.is_server else {}
