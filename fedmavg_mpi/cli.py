@@ -4,17 +4,17 @@ import argparse
 import itertools
 import os
 import re
-import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 
-from fedmavg_mpi import __version__, config, reproduce
+from fedmavg_mpi import __version__, config, reproduce, signals
 from fedmavg_mpi.communicator import launched_rank, launched_size
 from fedmavg_mpi.errors import ConfigError, FedmavgError, LaunchError
 from fedmavg_mpi.text import fits_a_line, one_line
 
+DIVERGED = 1
 STOPPED = 75  # EX_TEMPFAIL: by a signal; the same command with --resume goes on
 
 
@@ -26,14 +26,20 @@ def main(arguments=None):
     int
         Exit status: 0 done, 2 bad configuration, data or launch, 75 stopped by a signal and can go on, 1 anything else.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a title that the terminal's encoding lacks is no reason to stop half-way
+            stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     if not options.on_all_ranks and launched_rank(os.environ) > 0:
         return 0  # one process answers
     try:
-        return options.command(options) or 0
+        with signals.leaving():
+            return options.command(options) or 0
     except FedmavgError as error:
         _complain(str(error))
         return 2
+    except (KeyboardInterrupt, SystemExit) as error:
+        return _say_interrupted(error)
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -42,6 +48,13 @@ def main(arguments=None):
             raise
         _complain(f"{error.filename!r}: {error.strerror}; choose another place")
         return 2
+
+
+def _say_interrupted(error):
+    """Say that a signal ended the command; returns the exit status."""
+    if launched_rank(os.environ) == 0:
+        print(str(error) or "fedmavg: interrupted", file=sys.stderr, flush=True)
+    return STOPPED if isinstance(error, SystemExit) else 1
 
 
 def _complain(words):
@@ -108,8 +121,8 @@ def parser():
     data = commands.add_parser("data", help="client stores").add_subparsers(required=True, metavar="COMMAND")
     prepare = data.add_parser("prepare", help="load data, cut them into clients and write a store")
     prepare.add_argument("source", metavar="NAME", help="synthetic, movielens, expression or matrix")
-    prepare.add_argument("--path", help="file or folder of the data (movielens: downloaded without it)")
-    prepare.add_argument("--labels", help="label table or vector")
+    prepare.add_argument("--path", type=path, help="file or folder of the data (movielens: downloaded without it)")
+    prepare.add_argument("--labels", type=path, help="label table or vector")
     prepare.add_argument(
         "--config", metavar="CONFIG.toml", type=path, help="start from this configuration's [data] and [partition]"
     )
@@ -193,10 +206,16 @@ def _run(options):
             if comm.is_server:
                 print(f"fedmavg: stopped; go on with --out {out} --resume", file=sys.stderr, flush=True)
             return STOPPED
+        diverged = ""
         if comm.is_server:
-            print(results.table(results.summarize(out)))
+            summary = results.summarize(out)
+            print(results.table(summary))
             print(f"run directory     {out}", flush=True)
-        return 0
+            if summary["objective"] is None:
+                diverged = f"{summary['stop_reason']} after {summary['rounds']} rounds"
+                advice = "try a larger algorithm.curvature_factor_w or a lower algorithm.q2"
+                print(f"fedmavg: warning: {diverged}: the factors are of no use; {advice}", file=sys.stderr, flush=True)
+        return DIVERGED if comm.broadcast_text(diverged) else 0
 
     return _on_all_ranks(work)
 
@@ -220,33 +239,28 @@ def _on_all_ranks(work):
         if launched_rank(os.environ) == 0:
             raise
         return 2
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # before and after the rounds, so that what is half done is removed
-        signal.signal(number, _stop)
     try:
         return comm.leave(work(comm))
-    except (
-        FedmavgError,
-        communicator.FailedElsewhereError,
-    ) as error:  # errors are shared before they are raised: every rank leaves
+    except (FedmavgError, communicator.FailedElsewhereError) as error:
+        # errors are shared before they are raised: every rank leaves
         if isinstance(error, FedmavgError):
             _complain(str(error))
         return comm.leave(2)
     except BrokenPipeError:
         raise  # the results are printed last, by the server
     except BaseException as error:
-        if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        by_signal = isinstance(error, KeyboardInterrupt | SystemExit)
+        if comm.size == 1 and by_signal:
+            raise
+        if not by_signal:
             traceback.print_exc()
-        elif comm.is_server:
-            print(str(error) or "fedmavg: interrupted", file=sys.stderr)
+        elif not comm.is_server:
+            time.sleep(signals.WORKERS_PATIENCE)
+        status = _say_interrupted(error) if by_signal else 1
         sys.stderr.flush()
-        status = STOPPED if isinstance(error, SystemExit) else 1
         if comm.size > 1:
             comm.abort(status)
         return status
-
-
-def _stop(number, frame):
-    sys.exit(f"fedmavg: stopped by {signal.Signals(number).name}")
 
 
 def _new_directory(stem):
@@ -290,15 +304,13 @@ def _reproduce(options):
         )
     from fedmavg_mpi.reproduce import figures
 
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.default_int_handler)  # so that the runs end too
     if options.data is not None:
         os.environ["FEDMAVG_DATA"] = options.data
     names = reproduce.NAMES if options.figure == "all" else [options.figure]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         made = figures.reproduce(names, options.out, options.quick, options.jobs or cores)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         print("fedmavg: stopped; the same command goes on with what is missing", file=sys.stderr)
         return STOPPED
     print("\n".join(map(str, made)))
@@ -313,17 +325,20 @@ def _data_prepare(options):
     if options.source == "movielens":
         given += ["model.kind=ratings", "partition.scheme=by_user"]
     settings = config.read(options.config, [*given, *options.set])
-    if options.source == "movielens" and not settings.data.path:
-        from fedmavg_mpi.datasets import movielens
-
-        settings = config.replace(settings, "data", path=str(movielens.fetch(Path(options.out).parent)))
-    settings = runner.check(settings)
     if settings.data.source == "store":
         raise ConfigError("data.source = 'store' is a store already; give a source to prepare one from")
-    if Path(options.out).exists() and not options.force:
-        raise DataError(f"{options.out}: exists; choose another --out, or --force to replace it")
-    if not Path(options.out).parent.is_dir():
-        raise DataError(f"{Path(options.out).parent}: no such directory; make it first")
+    out = Path(options.out)
+    if not out.parent.is_dir():
+        what = "not a" if out.parent.exists() else "no such"
+        raise DataError(f"{out.parent}: {what} directory; make it first, or choose another --out")
+    if out.is_dir() or (out.exists() and not options.force):
+        raise DataError(f"{out}: exists; choose another --out{'' if out.is_dir() else ', or --force to replace it'}")
+    if settings.data.source == "movielens" and not settings.data.path:
+        from fedmavg_mpi.datasets import movielens
+
+        runner.check(config.replace(settings, "data", path="downloaded"))  # before anything is fetched
+        settings = config.replace(settings, "data", path=str(movielens.fetch(out.parent)))
+    settings = runner.check(settings)
     runner.prepare(settings, options.out)
     print(store.describe(options.out))
 

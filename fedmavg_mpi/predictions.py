@@ -6,6 +6,9 @@ from fedmavg_mpi import results
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.models import ratings
 
+DATASETS = ("users/ids", "users/known", "users/rated_offsets", "users/rated_items", "items/ids", "items/known")
+NUMBERS = ("mean_rating", "biases", "rating_minimum", "rating_maximum")  # attributes
+
 
 class Predictor:
     """A run that kept its local factors.
@@ -18,7 +21,7 @@ class Predictor:
     Raises
     ------
     DataError
-        No finished run, none of ratings, or one without local factors.
+        No finished run, none of ratings, or one without local factors or without finite ones.
     """
 
     def __init__(self, directory):
@@ -28,8 +31,31 @@ class Predictor:
             raise DataError(f"{directory}: not a run on ratings; give the directory of one with model.kind = 'ratings'")
         if "factors/H" not in self.data:
             raise DataError(f"{directory}: the users' factors were not kept; run again with --set run.save_local_factors=true")
-        self.users = {name.decode(): p for p, name in enumerate(self.data["users/ids"])}
-        self.items = {name.decode(): i for i, name in enumerate(self.data["items/ids"])}
+        self._check()
+        self.users = {name: p for p, name in enumerate(self._names("users/ids"))}
+        self.item_ids = self._names("items/ids")
+        self.items = {name: i for i, name in enumerate(self.item_ids)}
+        self.titles = self._names("items/titles") if "items/titles" in self.data else [""] * len(self.item_ids)
+
+    def _check(self):
+        """Raise DataError where answers would be no numbers, or parts of them are missing or don't fit."""
+        missing = [name for name in DATASETS if name not in self.data]
+        missing += [name for name in NUMBERS if not isinstance(self.attributes.get(name), np.number | np.bool_)]
+        if missing:
+            raise DataError(f"{self.directory}: the run file has no {', '.join(missing)}; run it again")
+        numbers = [self.data["factors/W"], self.data["factors/H"], *(self.attributes[name] for name in NUMBERS)]
+        if not all(np.isfinite(part).all() for part in numbers):
+            raise DataError(
+                f"{self.directory}: the factors are not finite ({self.attributes['stop_reason']}), expected numbers; run again with a "
+                "larger algorithm.curvature_factor_w or a lower algorithm.q2"
+            )
+        offsets, items = self.data["users/rated_offsets"], self.data["users/rated_items"]
+        rises = offsets[0] == 0 and offsets[-1] == items.size and (np.diff(offsets) >= 0).all()
+        if not rises or items.size and not 0 <= items.min() <= items.max() < len(self.data["items/ids"]):
+            raise DataError(f"{self.directory}: what users have rated doesn't fit the run's users and items; run it again")
+
+    def _names(self, path):
+        return [name.decode(errors="replace") for name in self.data[path]]
 
     def recommend(self, user, n):
         """The items that a user would rate highest, the ones it has rated left out.
@@ -49,7 +75,7 @@ class Predictor:
         begin, end = self.data["users/rated_offsets"][p : p + 2]
         predicted[self.data["users/rated_items"][begin:end]] = -np.inf
         best = np.argsort(-predicted, kind="stable")[:n]
-        return [(self._id(i), self._title(i), float(predicted[i])) for i in best if np.isfinite(predicted[i])]
+        return [(self.item_ids[i], self.titles[i], float(predicted[i])) for i in best if np.isfinite(predicted[i])]
 
     def predict(self, user, item):
         """What a user would give to an item, both by their own ids."""
@@ -73,9 +99,3 @@ class Predictor:
             some = ", ".join(list(known)[:5])
             raise DataError(f"{self.directory}: no {kind} {name!r} among the {len(known)} of this run (as in {some}, ...)")
         return known[name]
-
-    def _id(self, i):
-        return self.data["items/ids"][i].decode()
-
-    def _title(self, i):
-        return self.data["items/titles"][i].decode() if "items/titles" in self.data else ""

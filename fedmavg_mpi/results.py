@@ -35,6 +35,28 @@ MEASURES = {
     "rmse_test": "RMSE (held out)",
     "mae_test": "MAE (held out)",
 }
+PROTOCOL = ("uplink_values", "uplink_bytes", "downlink_values", "downlink_bytes")
+NUMBERS = ("rounds", "ranks", "clients", "samples", "features", "seed", *(f"setup_{name}" for name in PROTOCOL))
+TEXTS = ("stop_reason", "dtype", "w_sha256", "h_sha256")
+# The datasets that every run has, and those that some have, with their axes: numbers of the run, or extents that only have to agree.
+DATASETS = {
+    **dict.fromkeys((f"rounds/{name}" for name in (*PROTOCOL, "seconds")), ("rounds",)),
+    **dict.fromkeys(("evaluations/round", "evaluations/objective"), ("evaluations",)),
+    **dict.fromkeys(("mpi/sent", "mpi/received"), ("ranks", "kinds")),
+    "ranks/phase_seconds": ("ranks", "phases"),
+    "ranks/peak_memory_bytes": ("ranks",),
+    "clients/of_sample": ("samples",),
+    "factors/W": ("features", "width"),
+}
+OPTIONAL = {
+    **dict.fromkeys((f"evaluations/{name}" for name in MEASURES), ("evaluations",)),
+    "factors/H": ("width", "samples"),
+    **dict.fromkeys(("labels", "users/known", "users/ids"), ("samples",)),
+    **dict.fromkeys(("items/known", "items/ids", "items/titles"), ("features",)),
+    "users/rated_offsets": ("samples + 1",),
+    "users/rated_items": ("rated",),
+}
+OF_TEXTS = ("users/ids", "items/ids", "items/titles")
 
 
 class OutputDirectory:
@@ -147,7 +169,7 @@ def read(directory):
     Raises
     ------
     DataError
-        No finished run there.
+        No finished run there, or a file whose parts don't fit each other.
     """
     path = Path(directory) / RUN_FILE
     if not os.path.exists(path):  # unlike Path.exists, also for a name that is too long
@@ -159,9 +181,33 @@ def read(directory):
             if attributes.get("format") != FORMAT or attributes.get("version") != VERSION:
                 raise DataError(f"{path}: not a run file of version {VERSION}; run it again")
             file.visititems(lambda name, item: datasets.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: can't be read ({reason(error)}); run it again") from None
+    fault = _misfit(attributes, datasets)
+    if fault:
+        raise DataError(f"{path}: {fault}: cut or changed since it was written; run it again")
     return attributes, datasets
+
+
+def _misfit(attributes, datasets):
+    """What doesn't fit in a run file, in words; None where all does."""
+    for names, kinds, words in ((NUMBERS, (int, np.integer), "a whole number"), (TEXTS, str, "a text")):
+        for name in names:
+            if not isinstance(attributes.get(name), kinds):
+                return f"the attribute {name} is {attributes.get(name)!r}, expected {words}"
+    extents = {**{name: int(attributes[name]) for name in NUMBERS}, "kinds": len(KINDS), "phases": len(PHASES)}
+    extents["samples + 1"] = extents["samples"] + 1
+    for name, axes in (DATASETS | {name: axes for name, axes in OPTIONAL.items() if name in datasets}).items():
+        if name not in datasets:
+            return f"no {name}"
+        found = np.asarray(datasets[name])
+        expected = tuple(extents.setdefault(axis, size) for axis, size in zip(axes, found.shape, strict=False))
+        if found.shape != expected or len(axes) != found.ndim or found.dtype.kind not in ("SO" if name in OF_TEXTS else "biuf"):
+            return f"{name} is of shape {found.shape} and type {found.dtype}, expected {' x '.join(axes)}, here {expected}"
+    rounds = datasets["evaluations/round"]
+    if rounds.size and not (rounds.dtype.kind in "iu" and 0 <= rounds.min() <= rounds.max() <= extents["rounds"]):
+        return f"evaluations/round are not among the {extents['rounds']} rounds"
+    return None
 
 
 def summarize(directory):
@@ -179,11 +225,10 @@ def summarize(directory):
     attributes, data = read(directory)
     sent, received = data["mpi/sent"], data["mpi/received"]
     evaluation = KINDS.index("evaluation")
-    protocol = ("uplink_values", "uplink_bytes", "downlink_values", "downlink_bytes")
 
     def number(name):
         value = float(attributes.get(name, np.nan))
-        return None if np.isnan(value) else value
+        return value if np.isfinite(value) else None  # JSON knows no other
 
     def by_rank(table):
         return [int(row.sum()) - int(row[evaluation]) for row in table]
@@ -194,8 +239,8 @@ def summarize(directory):
         "rounds": int(attributes["rounds"]),
         "stop_reason": attributes["stop_reason"],
         **{name: number(name) for name in ("objective", *MEASURES)},
-        **{name: int(data[f"rounds/{name}"].sum()) for name in protocol},
-        **{f"setup_{name}": int(attributes[f"setup_{name}"]) for name in protocol},
+        **{name: int(data[f"rounds/{name}"].sum()) for name in PROTOCOL},
+        **{f"setup_{name}": int(attributes[f"setup_{name}"]) for name in PROTOCOL},
         "mpi_sent_bytes": by_rank(sent),
         "mpi_received_bytes": by_rank(received),
         "mpi_evaluation_sent_bytes": [int(row[evaluation]) for row in sent],

@@ -1,11 +1,35 @@
-"""Signals that end a run after the round in hand, so that it can go on later."""
+"""Signals: they end a command once what is half done is removed, and a run after the round in hand, so that it can go on later."""
 
 import signal
 import sys
 import time
+from contextlib import contextmanager
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 PATIENCE = 1.0  # seconds; a terminal and mpirun both pass on one Ctrl-C
+WORKERS_PATIENCE = 5.0  # seconds for the server, which got the signal too, to remove what is half done and then end all
+
+
+@contextmanager
+def leaving():
+    """A signal that arrives inside of the ``with`` block ends the program, once what is half done is removed.
+
+    Further ones are ignored from then on: nothing interrupts that.
+    """
+    before = {number: signal.signal(number, _leave) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number, frame):
+    for every in SIGNALS:
+        signal.signal(every, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(f"fedmavg: stopped by {signal.Signals(number).name}")
 
 
 class StopSignals:

@@ -3,49 +3,25 @@
 import numpy as np
 import pytest
 from launch import error_of, fedmavg
+from small_movielens import ITEMS, RANGE, write_job, write_ratings
 
 from fedmavg_mpi import results
 from fedmavg_mpi.cli import main
 
-JOB = """
-[data]
-source = "movielens"
-[partition]
-scheme = "by_user"
-[model]
-kind = "ratings"
-n_components = 2
-biases = {biases}
-[stop]
-max_rounds = 8
-[run]
-progress = "off"
-save_local_factors = {saved}
-"""
-ITEMS = ["70", "9", "alpha", "b,c", "12"]
-
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory):
-    """A folder as MovieLens serves it, ids with gaps and words among them; and who has rated what."""
+    """A folder of ratings, and who has rated what."""
     folder = tmp_path_factory.mktemp("ml")
-    random = np.random.default_rng(2)
-    rated = {user: sorted(random.choice(5, random.integers(1, 5), replace=False)) for user in ("3", "1000", "ann", "42", "7")}
-    lines = ["userId,movieId,rating,timestamp"]
-    for user, items in rated.items():
-        lines += [f'{user},"{ITEMS[i]}",{random.integers(1, 11) / 2},{random.integers(1000)}' for i in items]
-    (folder / "ratings.csv").write_text("\r\n".join(lines) + "\r\n")
-    (folder / "movies.csv").write_text('movieId,title,genres\n9,"Nine, the film (2009)",Drama\nalpha,Alpha,Drama\n')
-    return folder, rated
+    return folder, write_ratings(folder)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "biases"])
 def run(request, ratings, tmp_path_factory):
     """A finished run that kept its local factors."""
     place = tmp_path_factory.mktemp("run")
-    job = place / "job.toml"
-    job.write_text(JOB.format(biases=str(request.param).lower(), saved="true"))
-    done = fedmavg("run", job, "--set", f"data.path={ratings[0]}", "--out", place / "out", ranks=3)
+    job = write_job(place / "job.toml", ratings[0])
+    done = fedmavg("run", job, "--set", f"model.biases={str(request.param).lower()}", "--out", place / "out", ranks=3)
     assert done.returncode == 0, done.stderr
     assert "RMSE (held out)" in done.stdout
     return place / "out"
@@ -97,9 +73,8 @@ def test_what_cannot_be_answered(run, ratings, tmp_path, capsys):
         assert main(arguments) == 2
         error = capsys.readouterr().err.strip()
         assert error.startswith("fedmavg: error: ") and "\n" not in error
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.format(biases="false", saved="false"))
-    assert main(["run", str(job), "--set", f"data.path={ratings[0]}", "--out", str(tmp_path / "out")]) == 0
+    job = write_job(tmp_path / "job.toml", ratings[0])
+    assert main(["run", job, "--set", "run.save_local_factors=false", "--out", str(tmp_path / "out")]) == 0
     capsys.readouterr()
     assert main(["recommend", str(tmp_path / "out"), "--user", "42"]) == 2
     assert "save_local_factors" in capsys.readouterr().err
@@ -119,34 +94,22 @@ BAD_FILES = {
 def test_bad_ratings(tmp_path, case, ranks):
     text, words = BAD_FILES[case]
     (tmp_path / "ratings.csv").write_text(text)
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.format(biases="false", saved="false"))
-    settings = (
-        "--set",
-        f"data.path={tmp_path / 'ratings.csv'}",
-        "--set",
-        "data.rating_minimum=0.5",
-        "--set",
-        "data.rating_maximum=5",
-    )
-    error = error_of(fedmavg("run", job, *settings, "--out", tmp_path / "out", ranks=ranks))
+    job = write_job(tmp_path / "job.toml", tmp_path / "ratings.csv")
+    error = error_of(fedmavg("run", job, *RANGE, "--out", tmp_path / "out", ranks=ranks))
     assert words in error and "ratings.csv" in error and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("fraction", ["0", "1", "1.5"])
+@pytest.mark.parametrize("fraction", ["0", "1", "1.5", "0.9999999", "1e-9"])
 def test_a_test_fraction_that_leaves_nothing(ratings, tmp_path, fraction, capsys):
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.format(biases="false", saved="false"))
-    settings = ["--set", f"data.path={ratings[0]}", "--set", f"data.test_fraction={fraction}"]
-    assert main(["run", str(job), *settings, "--out", str(tmp_path / "out")]) == 2
+    job = write_job(tmp_path / "job.toml", ratings[0])
+    assert main(["run", job, "--set", f"data.test_fraction={fraction}", "--out", str(tmp_path / "out")]) == 2
     assert "data.test_fraction" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["fedmavg", "fedavg", "gradient_sharing", "centralized", "gossip"])
 def test_every_algorithm_runs_on_ratings(ratings, tmp_path, name):
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.format(biases="true", saved="true"))
-    settings = ("--set", f"data.path={ratings[0]}", "--set", f"algorithm.name={name}", "--set", "algorithm.step_size_w=local")
+    job = write_job(tmp_path / "job.toml", ratings[0])
+    settings = ("--set", "model.biases=true", "--set", f"algorithm.name={name}", "--set", "algorithm.step_size_w=local")
     hashes = set()
     for ranks in (None, 3):
         out = tmp_path / f"out{ranks}"

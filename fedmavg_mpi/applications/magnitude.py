@@ -20,10 +20,10 @@ def check_magnitude(norm2, largest, n, dtype, advice):
     advice : str
         What to do.
     """
-    limits = np.finfo(dtype)
-    if not np.isfinite(norm2) or norm2 > limits.max / 1e6:
+    highest, lowest = float(np.finfo(dtype).max), float(np.finfo(dtype).tiny)
+    if not np.isfinite(norm2) or norm2 > highest / 1e6:
         found = f"values up to {largest:.3g}, whose squares overflow" if not np.isnan(norm2) else "values that are not numbers"
-    elif largest > 0 and norm2 < limits.tiny * 1e6 * n:
+    elif largest > 0 and norm2 < lowest * 1e6 * n:
         found = f"values of at most {largest:.3g}, whose squares vanish"
     else:
         return

@@ -1,30 +1,24 @@
 """Ratings of items by users: the MovieLens sets as GroupLens serves them (unpacked or zip), and tables with named columns."""
 
-import csv
-import gzip
 import hashlib
-import io
-import lzma
 import sys
-import zipfile
-import zlib
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
+from fedmavg_mpi.datasets.archives import base, files_below, is_zip, open_file
 from fedmavg_mpi.datasets.dataset import Dataset
-from fedmavg_mpi.datasets.files import files_in, locate, open_bytes, quote
-from fedmavg_mpi.datasets.ratings_files import COLUMNS, INTEGER, read_ratings
+from fedmavg_mpi.datasets.files import locate, quote
+from fedmavg_mpi.datasets.ratings_files import INTEGER, read_ratings
+from fedmavg_mpi.datasets.titles import read_titles
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.text import one_line
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-latest-small.zip"
 RATINGS_SHA256 = "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646"
 RATINGS_FILES = ("ratings.csv", "u.data", "ratings.dat")
 OTHER_FILES = ("movies.csv", "links.csv", "tags.csv", "genome-scores.csv", "genome-tags.csv")
-TITLE_FILES = {"\t": "u.item", "::": "movies.dat"}
-TITLE_COLUMNS = ("title", "name")
 
 
 def load(config, seed):
@@ -51,16 +45,16 @@ def load(config, seed):
         No path, no ratings file or several, or a file that can't be used.
     """
     path = locate(config.path, "data.path")
-    file = _find_ratings(path) if path.is_dir() or _is_zip(path) else path
+    file = _find_ratings(path) if path.is_dir() or is_zip(path) else path
     limits = (config.rating_minimum, config.rating_maximum)
-    with _open(file) as stream:
+    with open_file(file) as stream:
         ratings = read_ratings(stream, str(file), limits if limits != (0, 0) else None)
     samples, users, items, n_dropped = _matrix(ratings)
     if n_dropped:
         print(f"{n_dropped} duplicate ratings: kept the last of each", file=sys.stderr)
     if limits == (0, 0):
         limits = (float(samples.data.min()), float(samples.data.max()))
-    known = _titles(file.parent, "movies.csv" if ratings.layout.has_header else TITLE_FILES[ratings.layout.delimiter])
+    known = read_titles(file, ratings.layout)
     titles = None if known is None else [known.get(item, "") for item in items]
     return Dataset(samples, users, items, rating_range=limits, titles=titles)
 
@@ -97,19 +91,22 @@ def fetch(folder):
         try:
             pooch.retrieve(URL, known_hash=None, fname=path.name, path=folder)
         except (OSError, ValueError) as error:  # those of requests are OSError
-            raise DataError(f"{URL}: the download failed ({_short(error)}), expected a network connection; {advice}") from None
+            raise DataError(
+                f"{URL}: the download failed ({one_line(str(error), 200)}), expected a network connection; {advice}"
+            ) from None
     try:
         file = _find_ratings(path)
-        with _open(file) as stream:
+        with open_file(file) as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
         if found != RATINGS_SHA256:
             raise DataError(
                 f"{file}: the SHA-256 is {found}, expected {RATINGS_SHA256}: GroupLens changed the set, or the download"
                 f" is broken; remove the file and fetch it again, or give --path to use a copy as it is"
             )
-    except DataError:
-        if fresh:
-            path.unlink(missing_ok=True)
+    except DataError as error:
+        if not fresh:
+            raise DataError(f"{error}; this one was there before: remove it to have {path.name} downloaded") from None
+        path.unlink(missing_ok=True)
         raise
     return path
 
@@ -145,21 +142,11 @@ def _in_order(names):
     return [names[i] for i in order], rank
 
 
-def _is_zip(path):
-    return path.suffix.lower() == ".zip" or (path.is_file() and zipfile.is_zipfile(path))
-
-
 def _find_ratings(path):
     """The one ratings file in a folder (a Path) or zip (a zipfile.Path); of those in a zip's folders the least deep."""
-    if path.is_dir():
-        files = files_in(path)
-    else:
-        with _unzipping(path):
-            root = zipfile.Path(path)
-            files = [root / name for name in root.root.namelist() if not name.endswith("/")]
-    files = [file for file in files if _base(file)[0] not in ".~"]
-    found = [file for file in files if _base(file) in RATINGS_FILES]
-    found = found or [file for file in files if _base(file).endswith((".csv", ".tsv")) and _base(file) not in OTHER_FILES]
+    files = files_below(path)
+    found = [file for file in files if base(file) in RATINGS_FILES]
+    found = found or [file for file in files if base(file).endswith((".csv", ".tsv")) and base(file) not in OTHER_FILES]
     depths = [str(file).count("/") for file in found]
     found = [file for file, depth in zip(found, depths, strict=True) if depth == min(depths)]
     if len(found) != 1:
@@ -170,67 +157,3 @@ def _find_ratings(path):
             f"{path}: {what}{listed}, expected one {', '.join(RATINGS_FILES)} or other csv or tsv; give the path of the file or zip itself"
         )
     return found[0]
-
-
-def _base(file):
-    return file.name.lower().removesuffix(".gz")
-
-
-@contextmanager
-def _open(file):
-    """Open a file of a folder or zip, decompressed where it is gzip."""
-    if isinstance(file, Path):
-        with open_bytes(file) as stream:
-            yield stream
-        return
-    with _unzipping(file), file.open("rb") as stream:
-        yield gzip.open(stream) if file.name.lower().endswith(".gz") else stream
-
-
-@contextmanager
-def _unzipping(path):
-    try:
-        yield
-    except (NotImplementedError, RuntimeError) as error:
-        raise DataError(
-            f"{path}: the zip is locked or compressed in an unknown way ({_short(error)}); unpack it yourself"
-        ) from None
-    except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise DataError(f"{path}: truncated or corrupt zip, or not one ({_short(error)}); fetch or write it again") from None
-
-
-def _titles(folder, name):
-    """The titles by item id from the file called ``name`` in the folder of the ratings, or None where there is no such file."""
-    files = [file for file in (folder / name, folder / f"{name}.gz") if file.is_file()]
-    if not files:
-        return None
-    with _open(files[0]) as stream:
-        data = stream.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    if name == "movies.csv":
-        rows = _title_columns(files[0], text)
-    else:
-        rows = [line.split("|" if name == "u.item" else "::")[:2] for line in text.split("\n")]
-    return {row[0].strip(): "".join(c if c.isprintable() else " " for c in row[1]).strip() for row in rows if len(row) > 1}
-
-
-def _title_columns(where, text):
-    """Item and title of each row of a csv with named columns."""
-    try:
-        header, *rows = csv.reader(io.StringIO(text, newline=""))
-    except (csv.Error, ValueError) as error:
-        raise DataError(f"{where}: not a table of titles ({_short(error)}); write it again, or move it away") from None
-    names = [cell.strip().lower().replace("_", "") for cell in header]
-    item = next((names.index(name) for name in (*COLUMNS["item"], "id") if name in names), None)
-    title = next((names.index(name) for name in TITLE_COLUMNS if name in names), None)
-    if item is None or title is None:
-        listed = ", ".join(map(quote, header[:20]))
-        raise DataError(f"{where}: columns {listed}, expected movieId and title; name them in line 1, or move the file away")
-    return [[row[item], row[title]] for row in rows if len(row) > max(item, title)]
-
-
-def _short(error):
-    return "".join(c if c.isprintable() else " " for c in str(error))[:200]

@@ -21,7 +21,7 @@ QUANTITIES = {
 
 
 def draw_runs(directories, out):
-    """Objective and accuracy or error of finished runs, by round and by bytes moved between clients and server.
+    """Objective and accuracy or error of finished runs, by round and by bytes moved between clients and server, set-up included.
 
     Parameters
     ----------
@@ -38,12 +38,16 @@ def draw_runs(directories, out):
     Raises
     ------
     DataError
-        No finished run in a directory, or a file that can't be written.
+        No finished run in a directory, nothing finite to draw, or a file that can't be written.
     """
     if Path(out).suffix.lower() not in FORMATS:
         raise DataError(f"{out}: unknown kind of figure, expected a name that ends in {', '.join(FORMATS)}")
     runs = [(_label(directory), by_evaluation(*results.read(directory))) for directory in directories]
     names = [name for name in QUANTITIES if any(np.isfinite(curve.get(name, np.nan)).any() for _, curve in runs)]
+    if not names:
+        raise DataError(
+            f"{', '.join(map(str, directories))}: no evaluation with a finite value, expected one to draw; see fedmavg summary"
+        )
     figure, axes = plt.subplots(len(names), 2, figsize=(9, 3.2 * len(names)), sharey="row", squeeze=False)
     for label, curve in runs:
         s = curve["round"]
@@ -52,6 +56,7 @@ def draw_runs(directories, out):
         marker = "o" if s.size < 4 else None
         for row, name in zip(axes, names, strict=True):
             values = curve.get(name, np.full(s.size, np.nan))
+            values = np.where(np.isfinite(values), values, np.nan)
             row[0].plot(s[shown], values[shown], label=label, marker=marker)
             row[1].plot(gigabytes[shown], values[shown], label=label, marker=marker)
     for row, name in zip(axes, names, strict=True):
@@ -91,5 +96,6 @@ def _label(directory):
         settings = config.read(Path(directory) / results.CONFIG_FILE)
     except config.ConfigError:
         return name
-    m = settings.algorithm.clients_per_round or "all"
-    return f"{name}: m = {m}, {settings.algorithm.participation.upper()}"
+    algorithm = settings.algorithm
+    draws = f", m = {algorithm.clients_per_round}, {algorithm.participation.upper()}" if algorithm.clients_per_round else ""
+    return f"{name}: {algorithm.name}{draws}"
