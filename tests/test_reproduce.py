@@ -14,7 +14,7 @@ from launch import environment, error_of, fedmavg
 
 from fedmavg_mpi import config, results
 from fedmavg_mpi.cli import main
-from fedmavg_mpi.reproduce import claims, fig1, fig2, fig4, figures, participation, tasks, worker
+from fedmavg_mpi.reproduce import claims, fig1, fig2, fig3, fig4, figures, participation, tasks, worker
 from fedmavg_mpi.reproduce.study import Curve, Experiment, Study, settings_of
 
 TINY = ("data.n_features=20", "data.n_samples=150", "data.n_clusters=4", "model.n_components=4", "partition.n_clients=12")
@@ -233,6 +233,19 @@ def test_claims_of_figure_4_both_ways(reached, expected, data_folder, monkeypatc
     findings = fig4.findings(curves)
     assert shown(findings, "With m = 10 the RMSE comes close") is expected
     assert ("never" in findings[1].numbers) is not expected
+
+
+def test_figure_3_with_every_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "SYNTHETIC", TINY)
+    monkeypatch.setattr(tasks, "TCGA", (*TINY, "data.outlier_fraction=0.1"))
+    monkeypatch.setitem(fig3.ROUNDS, True, 30)
+    assert main(["reproduce", "fig3", "--quick", "--out", str(tmp_path), "--jobs", "2"]) == 0
+    rows = rows_of(tmp_path / "fig3.csv")
+    ends = {(row["panel"], row["curve"], row["summary_size"]): float(row["accuracy"]) for row in rows}
+    n_sizes = sum(len(sizes) for _, sizes in fig3.SUMMARIES.values())
+    assert len(ends) == 2 * (len(fig3.BY_ROUNDS) + 1 + n_sizes) and all(0 < accuracy <= 1 for accuracy in ends.values())
+    report = (tmp_path / "report.md").read_text()
+    assert "KM\\|\\|, BEL and CAL end lower than FedMAvg with m = 10, TCGA" in report
 
 
 def map_of(rounds):
