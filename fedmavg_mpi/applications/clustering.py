@@ -8,7 +8,7 @@ from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
 from fedmavg_mpi.models.sums import in_order_sum
-from fedmavg_mpi.pooling import count_pooled, pool
+from fedmavg_mpi.pooling import count_rows, pool
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
 
 LARGEST_PENALTY = 100  # of penalty continuation, in units of |X|^2 / N
@@ -77,9 +77,9 @@ class Clustering:
             self.setup_ledger.uplink(3 * store.sizes.size, 8)
             self.setup_ledger.downlink(3 * store.sizes.size, 8)
         else:
-            samples = pool(comm, origin, samples, "model_up")
-            count_pooled(self.setup_ledger, samples)
-            self.labels = None if self.labels is None else pool(comm, origin, self.labels, "evaluation")
+            samples = pool(comm, origin.rows, samples, "model_up")
+            count_rows(self.setup_ledger.uplink, samples)
+            self.labels = None if self.labels is None else pool(comm, origin.rows, self.labels, "evaluation")
         clients = placement.clients_of(comm.rank)
         offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         totals = self._exchange_totals(client_totals(samples, offsets), store)
