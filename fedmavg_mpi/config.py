@@ -84,8 +84,20 @@ class AlgorithmConfig:
         "fedmavg",
         "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W; gossip (ratings): no server, each user "
         "sends its W to a random other; centralized: pooled at the server; for clustering sncp: centralized with penalty continuation; "
-        "kmeans++: pooled k-means (what a name fixes wins over other keys)",
-        choices=("fedmavg", "fedavg", "gradient_sharing", "gossip", "centralized", "sncp", "kmeans++"),
+        "kmeans++: pooled k-means; kmeans_parallel, bel, cal: k-means from what clients send once, by oversampled seeds, coresets or "
+        "summaries with outliers (what a name fixes wins over other keys)",
+        choices=(
+            "fedmavg",
+            "fedavg",
+            "gradient_sharing",
+            "gossip",
+            "centralized",
+            "sncp",
+            "kmeans++",
+            "kmeans_parallel",
+            "bel",
+            "cal",
+        ),  # fmt: skip
     )
     q1: int = _key(10, "local steps on H_p in a round", minimum=0)
     q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
@@ -112,6 +124,14 @@ class AlgorithmConfig:
         "and it shows the server which items were rated",
         choices=("dense", "rows"),
     )
+    summary_size: int = _key(
+        0,
+        "kmeans_parallel: points expected in a round of seeding (0: 2 K); bel: points sampled over all clients (0: 10 K); "
+        "cal: points that a client draws in a step (0: 2 max(log N_p, K))",
+        minimum=0,
+    )
+    seeding_rounds: int = _key(5, "kmeans_parallel: rounds of seeding", minimum=1)
+    outlier_share: float = _key(0.03, "cal: share of the samples that are left out as outliers", minimum=0.0, below=1.0)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from fedmavg_mpi.algorithms.fedmavg import FedMAvg
 from fedmavg_mpi.algorithms.gossip import Gossip
 from fedmavg_mpi.algorithms.gradient_sharing import GradientSharing
 from fedmavg_mpi.algorithms.kmeans import KMeansPlusPlus
+from fedmavg_mpi.algorithms.kmeans_parallel import KMeansParallel
 from fedmavg_mpi.algorithms.sncp import Sncp
 
 ALGORITHMS = {
@@ -16,4 +17,5 @@ ALGORITHMS = {
     "centralized": Centralized,
     "sncp": Sncp,
     "kmeans++": KMeansPlusPlus,
+    "kmeans_parallel": KMeansParallel,
 }

@@ -1,13 +1,15 @@
-"""What the k-means algorithms have in common, and k-means++ on pooled data."""
+"""What the k-means algorithms have in common, those without and those with clients' work, and k-means++ on pooled data."""
 
 import warnings
 
 import numpy as np
+from scipy import sparse
 
 from fedmavg_mpi import config, rng
 from fedmavg_mpi.algorithms.algorithm import Algorithm
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.participation import Nobody
+from fedmavg_mpi.pooling import count_rows, pool_by_client, spread
 
 
 class KMeans(Algorithm):
@@ -61,6 +63,11 @@ class KMeans(Algorithm):
         """
         raise NotImplementedError
 
+    def cluster_at_server(self, points, weights):
+        """Make the centres of weighted k-means W."""
+        found = cluster(points, weights, self.model.n_components, rng.generator(self.sampler.seed, rng.CENTRES))
+        self.w = found.astype(self.w.dtype)
+
     def share_model(self, clients, kind):
         """Bring the centres to the ranks of these clients, which give each sample to the nearest one."""
         ranks = self.placement.ranks_of(clients)
@@ -79,11 +86,55 @@ class KMeansPlusPlus(KMeans):
         """All samples are at the server, and nothing is sent."""
         if self.comm.is_server:
             samples = self.shard.samples
-            self.w = cluster(samples, np.ones(samples.shape[0]), self.model.n_components, self.sampler.seed).astype(self.w.dtype)
+            self.cluster_at_server(samples, np.ones(samples.shape[0]))
         return ProtocolLedger()
 
 
-def cluster(points, weights, n_clusters, seed):
+class DistributedKMeans(KMeans):
+    """k-means whose clients each send something small, from which the server finds the centres.
+
+    What a client draws and computes depends on no other client of its rank, and what clients send is in client order: the result has
+    the same bits on any number of ranks. In the MPI ledger points and their weights are ``model_up``, points that the server sends
+    ``model_down``, single numbers and counts ``control``.
+    """
+
+    @property
+    def everyone(self):
+        """The ranks that own clients."""
+        return self.placement.ranks_of(self.sampler.all_clients)
+
+    def own_clients(self):
+        """Id, row range and samples of each client here."""
+        offsets = self.shard.offsets.tolist()
+        for client, begin, end in zip(self.placement.clients_of(self.comm.rank), offsets[:-1], offsets[1:], strict=True):
+            yield client, slice(begin, end), self.shard.samples[begin:end]
+
+    def random(self, client, stage):
+        """A client's generator for one stage of the algorithm."""
+        return rng.generator(self.sampler.seed, rng.SUMMARIES, client, stage)
+
+    def send_rows(self, ledger, *fields):
+        """Rows of each client, client after client, at the server; a field is a list of parts, one a client here."""
+        nothing = self.shard.samples[:0], np.zeros(0)
+        fields = [parts or [empty] for parts, empty in zip(fields, nothing, strict=False)]
+        fields = pool_by_client(self.comm, self.placement, "model_up", *fields)
+        for rows in fields:
+            count_rows(ledger.uplink, rows)
+        return fields
+
+    def send_numbers(self, ledger, numbers):
+        """One number of each client, in client order at the server: ndarray of float64 (P,); None elsewhere."""
+        ledger.uplink(self.sampler.all_clients.size, 8)
+        return self.comm.gather(np.array(numbers, np.float64), np.diff(self.placement.cut), "control")
+
+    def receive_rows(self, ledger, rows):
+        """Rows of the server, at each client."""
+        rows = spread(self.comm, rows, "model_down", self.everyone)
+        count_rows(ledger.downlink, rows, self.sampler.all_clients.size)
+        return rows
+
+
+def cluster(points, weights, n_clusters, random):
     """Weighted k-means from one k-means++ start, by scikit-learn.
 
     Parameters
@@ -91,23 +142,27 @@ def cluster(points, weights, n_clusters, seed):
     points : ndarray (n x M) or scipy.sparse.csr_array (n x M)
         n >= 1.
     weights : ndarray (n,)
-        At least 0.
+        At least 0, and one above it.
     n_clusters : int
         K; where there are fewer points, some centres stand at the same place.
-    seed : int
+    random : numpy.random.Generator
 
     Returns
     -------
     ndarray of float64 (K x M)
         The centres.
     """
-    import sklearn.cluster  # here, because only the server needs it, and it costs a rank 50 MB and a second
+    import sklearn.cluster  # here, because it costs a rank that doesn't need it 50 MB and a second
     from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
 
-    found = sklearn.cluster.KMeans(
-        min(n_clusters, points.shape[0]), n_init=1, random_state=int(rng.generator(seed, rng.CENTRES).integers(2**31))
-    )
-    with warnings.catch_warnings():
+    if not weights.all():
+        points, weights = points[weights > 0], weights[weights > 0]
+    if sparse.issparse(points):  # scikit-learn takes indices of 32 bits only
+        parts = points.data, points.indices.astype(np.int32), points.indptr.astype(np.int32)
+        points = sparse.csr_array(parts, shape=points.shape)
+    found = sklearn.cluster.KMeans(min(n_clusters, points.shape[0]), n_init=1, random_state=int(random.integers(2**31)))
+    with warnings.catch_warnings(), threadpool_limits(1):  # its threads add up in any order
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than centres
         centres = found.fit(points, sample_weight=weights).cluster_centers_
     return centres[np.arange(n_clusters) % len(centres)].astype(np.float64)
