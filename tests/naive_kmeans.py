@@ -24,23 +24,25 @@ def cost(X, centres):
 
 
 def kmeans_parallel(clients, expected, seeding_rounds, first, random_of):
-    """Bahmani et al. 2012, Algorithm 2, steps 1 to 7: (candidates, weights).
+    """Bahmani et al. 2012, Algorithm 2, steps 1 to 7: (candidates, weights, how many of each round and client).
 
     ``first`` is (client, point) and ``random_of(p, s)`` the generator of client p in round s.
     """
     C = [clients[first[0]][first[1]]]
+    offered = [[int(p == first[0]) for p in range(len(clients))]]
     for s in range(1, seeding_rounds + 1):
         phi = sum(cost(X, C) for X in clients)
         new = []
         for p, X in enumerate(clients):
             draws = random_of(p, s).random(len(X))
-            new += [x for x, u in zip(X, draws) if phi > 0 and u < min(1, expected * nearest(x, C)[1] / phi)]
-        C = C + new
+            new.append([x for x, u in zip(X, draws) if phi > 0 and u < min(1, expected * nearest(x, C)[1] / phi)])
+        C = C + [x for part in new for x in part]
+        offered.append([len(part) for part in new])
     weights = [0] * len(C)
     for X in clients:
         for x in X:
             weights[nearest(x, C)[0]] += 1
-    return C, weights
+    return C, weights, offered
 
 
 def ball_growing(X, n_outliers, n_draws, random, beta=0.45):

@@ -31,7 +31,7 @@ def squared_distances(points, norms, centres):
     -------
     ndarray of float64 (n x c)
     """
-    columns = (centres.toarray() if sparse.issparse(centres) else centres).astype(np.float64).T
+    columns = (centres.toarray() if sparse.issparse(centres) else centres).astype(np.float64, copy=False).T
     scale = norms[:, None] + squared_norms(centres)
     out = scale.copy()
     for begin, rows in _pieces(points):
