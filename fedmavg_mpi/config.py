@@ -97,7 +97,7 @@ class AlgorithmConfig:
             "kmeans_parallel",
             "bel",
             "cal",
-        ),  # fmt: skip
+        ),
     )
     q1: int = _key(10, "local steps on H_p in a round", minimum=0)
     q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)

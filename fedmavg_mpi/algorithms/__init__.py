@@ -1,5 +1,7 @@
 """The algorithms: one file each, with one readable ``run_round``."""
 
+from fedmavg_mpi.algorithms.bel import Bel
+from fedmavg_mpi.algorithms.cal import Cal
 from fedmavg_mpi.algorithms.centralized import Centralized
 from fedmavg_mpi.algorithms.fedavg import FedAvg
 from fedmavg_mpi.algorithms.fedmavg import FedMAvg
@@ -18,4 +20,6 @@ ALGORITHMS = {
     "sncp": Sncp,
     "kmeans++": KMeansPlusPlus,
     "kmeans_parallel": KMeansParallel,
+    "bel": Bel,
+    "cal": Cal,
 }
