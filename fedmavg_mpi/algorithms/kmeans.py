@@ -1,6 +1,7 @@
 """What the k-means algorithms have in common, those without and those with clients' work, and k-means++ on pooled data."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 from scipy import sparse
@@ -163,7 +164,15 @@ def cluster(points, weights, n_clusters, random):
         parts = points.data, points.indices.astype(np.int32), points.indptr.astype(np.int32)
         points = sparse.csr_array(parts, shape=points.shape)
     found = sklearn.cluster.KMeans(min(n_clusters, points.shape[0]), n_init=1, random_state=int(random.integers(2**31)))
-    with warnings.catch_warnings(), threadpool_limits(1):  # its threads add up in any order
+    with warnings.catch_warnings(), _thread_pools().limit(limits=1):  # its threads add up in any order
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than centres
         centres = found.fit(points, sample_weight=weights).cluster_centers_
     return centres[np.arange(n_clusters) % len(centres)].astype(np.float64)
+
+
+@cache
+def _thread_pools():
+    """The thread pools of this process once scikit-learn is there: looking for them takes as long as a small client's k-means."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -10,7 +10,7 @@ from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.rating_blocks import RatingTotals, check_sides, client_totals, split
 from fedmavg_mpi.models.ratings import RatingsModel, RatingsShard
 from fedmavg_mpi.models.sums import in_order_sum
-from fedmavg_mpi.pooling import count_pooled, pool
+from fedmavg_mpi.pooling import count_rows, pool
 from fedmavg_mpi.schedule import StopRule
 from fedmavg_mpi.store import in_data_order, texts
 
@@ -67,8 +67,8 @@ class Recommendation:
             self.setup_ledger.uplink(6 * store.sizes.size, 8)
             self.setup_ledger.downlink(4 * store.sizes.size, 8)
         else:
-            train, test = pool(comm, origin, train, "model_up"), pool(comm, origin, test, "evaluation")
-            count_pooled(self.setup_ledger, train)
+            train, test = pool(comm, origin.rows, train, "model_up"), pool(comm, origin.rows, test, "evaluation")
+            count_rows(self.setup_ledger.uplink, train)
             clients = placement.clients_of(comm.rank)
         totals, counts = self._exchange_totals(client_totals(train))
         self.model = RatingsModel(settings, totals, counts)
