@@ -25,72 +25,72 @@ _key = key
 class DataConfig:
     """Where the samples come from."""
 
-    source: str = _key(
+    source: str = key(
         "synthetic", "where the samples come from", choices=("synthetic", "movielens", "expression", "matrix", "store")
     )
-    path: str = _key("", "file or folder of the data; a relative one is looked for below $FEDMAVG_DATA first")
-    labels: str = _key("", "label table or vector beside the data; empty: found in the data's folder, or none")
-    samples_in: str = _key("rows", "matrix: whether rows or columns of the file are samples", choices=("rows", "columns"))
-    normalize: str = _key(
+    path: str = key("", "file or folder of the data; a relative one is looked for below $FEDMAVG_DATA first")
+    labels: str = key("", "label table or vector beside the data; empty: found in the data's folder, or none")
+    samples_in: str = key("rows", "matrix: whether rows or columns of the file are samples", choices=("rows", "columns"))
+    normalize: str = key(
         "none",
         "none; offset: each feature less its 5th percentile, floored at 0; unit: each sample scaled to norm 1",
         choices=("none", "offset", "unit"),
     )
-    n_features: int = _key(2000, "synthetic: M", minimum=1)
-    n_samples: int = _key(10000, "synthetic: N", minimum=1)
-    n_clusters: int = _key(20, "synthetic: number of clusters", minimum=1)
-    snr_db: float = _key(-3.0, "synthetic: signal to noise ratio in decibels", minimum=-100.0, maximum=100.0)
-    outlier_fraction: float = _key(0.03, "synthetic: share of samples replaced by outliers", minimum=0.0, below=1.0)
-    test_fraction: float = _key(
+    n_features: int = key(2000, "synthetic: M", minimum=1)
+    n_samples: int = key(10000, "synthetic: N", minimum=1)
+    n_clusters: int = key(20, "synthetic: number of clusters", minimum=1)
+    snr_db: float = key(-3.0, "synthetic: signal to noise ratio in decibels", minimum=-100.0, maximum=100.0)
+    outlier_fraction: float = key(0.03, "synthetic: share of samples replaced by outliers", minimum=0.0, below=1.0)
+    test_fraction: float = key(
         0.2, "ratings: share of each user's ratings held out to test, drawn per seed", above=0.0, below=1.0
     )
-    rating_minimum: float = _key(0.0, "ratings: the stated range's low end; both ends 0: as seen in the data")
-    rating_maximum: float = _key(0.0, "ratings: the stated range's high end")
+    rating_minimum: float = key(0.0, "ratings: the stated range's low end; both ends 0: as seen in the data")
+    rating_maximum: float = key(0.0, "ratings: the stated range's high end")
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
     """Which client holds which sample."""
 
-    scheme: str = _key(
+    scheme: str = key(
         "clustered",
         "iid: equal parts at random (Case 1); clustered: k-means groups (Case 2); label_skew: Dirichlet over labels; "
         "by_user: a client a user (ratings)",
         choices=("iid", "clustered", "label_skew", "by_user"),
     )
-    n_clients: int = _key(100, "P (by_user: the number of users, whatever stands here)", minimum=1)
-    alpha: float = _key(0.5, "label_skew: concentration of the Dirichlet distribution; smaller is more uneven", above=0.0)
+    n_clients: int = key(100, "P (by_user: the number of users, whatever stands here)", minimum=1)
+    alpha: float = key(0.5, "label_skew: concentration of the Dirichlet distribution; smaller is more uneven", above=0.0)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """What is factorized, and how it is regularized."""
 
-    kind: str = _key(
+    kind: str = key(
         "clustering",
         "clustering: orthogonal non-negative factorization; ratings: factorization over the observed ratings",
         choices=("clustering", "ratings"),
     )
-    n_components: int = _key(20, "K", minimum=1)
-    init: str = _key(
+    n_components: int = key(20, "K", minimum=1)
+    init: str = key(
         "random",
         "clustering: random; or a start that looks at the data, counted as set-up: kmeans_parallel (its centres), robust (those of cal, "
         "outliers left out), nndsvd",
         choices=("random", "kmeans_parallel", "robust", "nndsvd"),
     )
-    rho: float = _key(1e-8, "clustering: orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
-    nu: float = _key(1e-10, "clustering: ridge on H, in units of |X|^2 / N", minimum=0.0)
-    regularization: float = _key(0.1, "ratings: ridge lambda on the factors", minimum=0.0)
-    bias_regularization: float = _key(1.0, "ratings: ridge on the biases", minimum=0.0)
-    start_deviation: float = _key(0.1, "ratings with biases: standard deviation of the factors at the start", above=0.0)
-    biases: bool = _key(False, "ratings: a bias for each item (shared) and each user (private) on top of the mean rating")
+    rho: float = key(1e-8, "clustering: orthogonality penalty, in units of |X|^2 / N", minimum=0.0)
+    nu: float = key(1e-10, "clustering: ridge on H, in units of |X|^2 / N", minimum=0.0)
+    regularization: float = key(0.1, "ratings: ridge lambda on the factors", minimum=0.0)
+    bias_regularization: float = key(1.0, "ratings: ridge on the biases", minimum=0.0)
+    start_deviation: float = key(0.1, "ratings with biases: standard deviation of the factors at the start", above=0.0)
+    biases: bool = key(False, "ratings: a bias for each item (shared) and each user (private) on top of the mean rating")
 
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
     """How a round goes."""
 
-    name: str = _key(
+    name: str = key(
         "fedmavg",
         "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W; gossip (ratings): no server, each user "
         "sends its W to a random other; centralized: pooled at the server; for clustering sncp: centralized with penalty continuation; "
@@ -109,25 +109,25 @@ class AlgorithmConfig:
             "cal",
         ),
     )
-    q1: int = _key(10, "local steps on H_p in a round", minimum=0)
-    q2: int = _key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
-    q2_schedule: str = _key(
+    q1: int = key(10, "local steps on H_p in a round", minimum=0)
+    q2: int = key(10, "local steps on W in a round (the first round's, when diminishing)", minimum=1)
+    q2_schedule: str = key(
         "diminishing", "diminishing: floor(Q2 / s) + 1 in round s; constant: Q2", choices=("diminishing", "constant")
     )
-    clients_per_round: int = _key(
+    clients_per_round: int = key(
         0, "m, draws a round with replacement by client size; 0 or at least P: all clients once", minimum=0
     )
-    participation: str = _key(
+    participation: str = key(
         "pcc", "pcc: clients that are not drawn still update their H_p; pcp: they do nothing", choices=("pcc", "pcp")
     )
-    step_size_w: str = _key(
+    step_size_w: str = key(
         "global", "global: from H H' of all clients (paper); local: from the client's own", choices=("global", "local")
     )
-    curvature_factor_w: float = _key(
+    curvature_factor_w: float = key(
         5.0, "the 5 of the step size d = 5 lambda_max (paper): larger is slower and steadier", above=0.0
     )
-    penalty_continuation: bool = _key(False, "clustering: raise rho in stages until the clusters are settled")
-    stage_rounds: int = _key(200, "penalty continuation: longest stage, in rounds", minimum=1)
+    penalty_continuation: bool = key(False, "clustering: raise rho in stages until the clusters are settled")
+    stage_rounds: int = key(200, "penalty continuation: longest stage, in rounds", minimum=1)
     upload_dtype: str = key(
         "same",
         "clustering, with gather: same; float32 or bfloat16: a client sends W_p - W rounded, and adds what that leaves over to its next",
@@ -139,27 +139,27 @@ class AlgorithmConfig:
         "and it shows the server which items were rated",
         choices=("dense", "rows"),
     )
-    summary_size: int = _key(
+    summary_size: int = key(
         0,
         "kmeans_parallel: points expected in a round of seeding (0: 2 K); bel: points sampled over all clients (0: 10 K); "
         "cal: points that a client draws in a step (0: 2 max(log N_p, K))",
         minimum=0,
     )
-    seeding_rounds: int = _key(5, "kmeans_parallel: rounds of seeding", minimum=1)
-    outlier_share: float = _key(0.03, "cal: share of the samples that are left out as outliers", minimum=0.0, below=1.0)
+    seeding_rounds: int = key(5, "kmeans_parallel: rounds of seeding", minimum=1)
+    outlier_share: float = key(0.03, "cal: share of the samples that are left out as outliers", minimum=0.0, below=1.0)
 
 
 @dataclass(frozen=True)
 class AggregationConfig:
     """How the drawn clients' copies of W are averaged."""
 
-    method: str = _key(
+    method: str = key(
         "reduce",
         "reduce: sums of ranks to the server; allreduce: the drawn ranks get the average too; "
         "gather: each copy is sent and summed in client order, the same bits on any number of ranks",
         choices=("reduce", "allreduce", "gather"),
     )
-    weighting: str = _key(
+    weighting: str = key(
         "clients",
         "clients: every row of W is averaged over all draws (paper); rows (ratings): over the draws that rated it",
         choices=("clients", "rows"),
@@ -170,8 +170,8 @@ class AggregationConfig:
 class StopConfig:
     """When a run ends."""
 
-    max_rounds: int = _key(500, "round limit", minimum=0)
-    rel_tol: float = _key(
+    max_rounds: int = key(500, "round limit", minimum=0)
+    rel_tol: float = key(
         1e-8,
         "relative change of the objective a round below which the run stops (a stage of penalty continuation: this or 1e-5, the larger)",
         minimum=0.0,
@@ -182,15 +182,15 @@ class StopConfig:
 class RunConfig:
     """Everything else about one run."""
 
-    seed: int = _key(0, "seed of every draw", minimum=0)
-    dtype: str = _key("float64", "precision of the data and the factors", choices=("float64", "float32"))
-    evaluate_every: int = _key(1, "rounds between evaluations (objective, stop rule, metrics); 0: only at the end", minimum=0)
-    checkpoint_every: int = _key(
+    seed: int = key(0, "seed of every draw", minimum=0)
+    dtype: str = key("float64", "precision of the data and the factors", choices=("float64", "float32"))
+    evaluate_every: int = key(1, "rounds between evaluations (objective, stop rule, metrics); 0: only at the end", minimum=0)
+    checkpoint_every: int = key(
         50, "rounds between checkpoints, from which --resume goes on; 0: only where a signal stops the run", minimum=0
     )
-    save_local_factors: bool = _key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
-    threads: int = _key(1, "BLAS threads a rank", minimum=1)
-    progress: str = _key("auto", "auto: on the server's standard error; off: none", choices=("auto", "off"))
+    save_local_factors: bool = key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
+    threads: int = key(1, "BLAS threads a rank", minimum=1)
+    progress: str = key("auto", "auto: on the server's standard error; off: none", choices=("auto", "off"))
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,6 @@ def cluster(points, weights, n_clusters, random):
     """
     import sklearn.cluster  # here, because it costs a rank that doesn't need it 50 MB and a second
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
 
     if not weights.all():
         points, weights = points[weights > 0], weights[weights > 0]
