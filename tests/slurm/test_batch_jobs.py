@@ -231,7 +231,8 @@ sys.exit(cli.main(sys.argv[2:]))
 def test_goes_on_after_its_limit(desk):
     """A job whose limit is shorter than its run ends with the bits of an uninterrupted one."""
     (desk.folder / "slow.py").write_text(SLOW)  # not half of the rounds within the limit, before the job is requeued
-    machine = desk.machine(signal_seconds=15, options=[sys.executable, "slow.py"])
+    # SLURM looks every 30 s: the signal comes 25 to 55 s after the start, and the end 30 s later at the earliest
+    machine = desk.machine(signal_seconds=5, options=[sys.executable, "slow.py"])
     rounds = ("--set", "stop.max_rounds=300")
     number = desk.submit(machine, "--ntasks", 3, "--time", "1", *rounds)
     desk.fedmavg("run", "small.toml", "--out", "uninterrupted", *rounds)
