@@ -18,9 +18,6 @@ def key(default, doc, *, choices=None, minimum=None, above=None, below=None, max
     return field(default=default, metadata={"doc": doc, **limits})
 
 
-_key = key
-
-
 @dataclass(frozen=True)
 class DataConfig:
     """Where the samples come from."""
