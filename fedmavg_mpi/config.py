@@ -30,7 +30,7 @@ class DataConfig:
     samples_in: str = key("rows", "matrix: whether rows or columns of the file are samples", choices=("rows", "columns"))
     normalize: str = key(
         "none",
-        "none; offset: each feature less its 5th percentile, floored at 0; unit: each sample scaled to norm 1",
+        "samples: none; offset: each feature less its 5th percentile, floored at 0; unit: each sample scaled to norm 1",
         choices=("none", "offset", "unit"),
     )
     n_features: int = key(2000, "synthetic: M", minimum=1)
@@ -39,9 +39,11 @@ class DataConfig:
     snr_db: float = key(-3.0, "synthetic: signal to noise ratio in decibels", minimum=-100.0, maximum=100.0)
     outlier_fraction: float = key(0.03, "synthetic: share of samples replaced by outliers", minimum=0.0, below=1.0)
     test_fraction: float = key(
-        0.2, "ratings: share of each user's ratings held out to test, drawn per seed", above=0.0, below=1.0
+        0.2, "ratings: the probability of each rating to be held out to test, drawn per seed", above=0.0, below=1.0
     )
-    rating_minimum: float = key(0.0, "ratings: the stated range's low end; both ends 0: as seen in the data")
+    rating_minimum: float = key(
+        0.0, "ratings: the stated range's low end, to which the data are held; both ends 0: as seen in the data"
+    )
     rating_maximum: float = key(0.0, "ratings: the stated range's high end")
 
 

@@ -13,11 +13,12 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedmavg_mpi import config, metrics
 from fedmavg_mpi.errors import ConfigError
+from fedmavg_mpi.text import fits_a_line, one_line
 
 ROOT = Path(__file__).parents[1]
 
 
-@given(st.text().filter(str.isprintable), st.integers(0, 2**63 - 1), st.floats(0, 1e300), st.booleans())
+@given(st.text().filter(fits_a_line), st.integers(0, 2**63 - 1), st.floats(0, 1e300), st.booleans())
 def test_a_resolved_configuration_reads_back(path, seed, rho, flag):
     made = config.Config()
     for section, changes in {
@@ -27,6 +28,36 @@ def test_a_resolved_configuration_reads_back(path, seed, rho, flag):
     }.items():
         made = config.replace(made, section, **changes)
     assert config.parse(config.to_toml(made)) == made
+
+
+JOINERS = "a\u00a0b", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\U0001f468\u200d\U0001f469\u200d\U0001f466"
+
+
+@pytest.mark.parametrize("text", JOINERS)
+def test_spaces_and_joiners_of_other_scripts_are_text(text):
+    assert fits_a_line(text) and one_line(text) == text
+    assert config.read(None, [f"data.path={text}"]).data.path == text
+
+
+@pytest.mark.parametrize("character", ["\n", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\u2029", "\ud800"])
+def test_control_characters_and_line_ends_are_not(character):
+    assert not fits_a_line(f"a{character}b") and one_line(f"a{character}b") == "a b"
+    with pytest.raises(ConfigError, match="control characters"):
+        config.read(None, [f"data.path=a{character}b"])
+
+
+def test_a_long_text_is_cut_after_a_word():
+    assert one_line("one two three", 13) == "one two three"
+    assert one_line("one two three four", 13) == "one two ..."
+    assert one_line("x" * 99, 13) == "x" * 9 + " ..."
+
+
+def test_numbers_of_thousands_of_digits(tmp_path):
+    with pytest.raises(ConfigError, match="whole number"):
+        config.read(None, ["run.seed=" + "9" * 5000])
+    (tmp_path / "a.toml").write_text("[run]\nseed = " + "9" * 5000)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        config.read(tmp_path / "a.toml")
 
 
 def test_overrides_win_and_take_bare_words(tmp_path):
@@ -49,13 +80,14 @@ def test_the_jobs_are_valid(job):
     config.read(job)
 
 
-def test_the_readme_names_every_key_with_its_default():
+def test_the_readme_names_every_key_with_its_default_and_meaning():
     text = (ROOT / "README.md").read_text()
     for section in fields(config.Config):
         for key in fields(section.type):
-            row = re.search(rf"^\| `{section.name}\.{key.name}` \| `([^`]*)` \|", text, re.M)
+            row = re.search(rf"^\| `{section.name}\.{key.name}` \| `([^`]*)` \| (.*) \|$", text, re.M)
             assert row, f"{section.name}.{key.name} isn't in the README"
             assert row[1] == config._toml_value(key.default), f"{section.name}.{key.name}: default {row[1]}"
+            assert row[2].startswith(key.metadata["doc"].replace("|", "&#124;")), f"{section.name}.{key.name}: {row[2]}"
 
 
 def test_errors_name_the_nearest():

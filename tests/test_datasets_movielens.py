@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedmavg_mpi import store
+from fedmavg_mpi.cli import main
 from fedmavg_mpi.config import Config, DataConfig
 from fedmavg_mpi.datasets import load, movielens, ratings_files
 from fedmavg_mpi.errors import ConfigError, DataError
@@ -132,6 +134,39 @@ def test_titles_are_read_from_beside_the_ratings(put, pack, tmp_path, name, text
         assert dataset.titles == ['Née "x", 1995', ""]
 
 
+@pytest.mark.parametrize("beside", ["Movies.csv", "MOVIES.CSV.gz"])
+def test_titles_are_found_in_any_case(put, beside):
+    path = put("Ratings.csv", CSV)
+    put(beside, "movieId,title\n3,Three\n")
+    assert read(path).titles == read(path.parent).titles == ["Three", ""]
+
+
+def test_titles_keep_joiners_and_are_cut_where_they_are_endless(put):
+    path = put("ratings.csv", CSV)
+    put("movies.csv", "movieId,title\n3,\u0645\u06cc\u200c\u062e \x1b[1m\n20," + "word " * 1_000_000)
+    first, second = read(path).titles
+    assert first == "\u0645\u06cc\u200c\u062e  [1m"
+    assert len(second) <= 500 and second.endswith("word ...")
+
+
+@pytest.mark.parametrize("row", ['3,"An open quote,A', '3,"Closed" and more,A'])
+def test_a_quote_in_the_titles_swallows_nothing(put, row):
+    path = put("ratings.csv", CSV)
+    put("movies.csv", f"movieId,title,genres\n77,x,y\n{row}\n20,Twenty,B\n")
+    with pytest.raises(DataError, match=r"movies\.csv: line 3: broken quotes"):
+        read(path)
+
+
+def test_long_names_cost_what_they_are_long(put, tmp_path):
+    path = put("ratings.csv", CSV + "".join(f"{i},{i},3,1\n" for i in range(100, 3000)) + "u" * 1000 + ",3,2,1\n")
+    put("movies.csv", "movieId,title\n3," + "t" * 10_000 + "\n")
+    dataset = read(path)
+    store.write(tmp_path / "s.h5", dataset, np.arange(len(dataset.sample_names)), "by_user")
+    assert (tmp_path / "s.h5").stat().st_size < 1e6
+    found = store.ClientStore(tmp_path / "s.h5")
+    assert found.names("sample_names") == dataset.sample_names and found.names("titles") == dataset.titles
+
+
 def test_ids_are_text_in_order_of_value_then_of_text(put):
     ids = ["b", "-3", "007", "7", "a b", "9223372036854775807", "10", "é", "+8", "1.0"]
     expected = ["-3", "007", "7", "+8", "10", "9223372036854775807", "1.0", "a b", "b", "é"]
@@ -149,6 +184,7 @@ def test_ids_are_text_in_order_of_value_then_of_text(put):
         ("1,1,2,5.5\n1,1,3,5.25\n2,1,4,1\n", 2),
         ("1,1,2,1700000000000000002\n1,1,3,1700000000000000001\n", 2),
         ("1,1,2,-5\n 1 ,1,3,-6\n", 2),
+        ("1,1,2," + "0" * 5000 + "7\n1,1,3,6\n", 2),
     ],
 )
 def test_of_duplicates_the_last_is_kept(put, capsys, rows, kept):
@@ -167,6 +203,12 @@ def test_stated_range_is_kept_and_nothing_is_said_without_duplicates(put, capsys
     assert "line 3" in text and "0.5 to 5" in text
     assert read(put("r.csv", "user,item,rating\n1,1,-2.5\n1,2,3\n")).rating_range == (-2.5, 3.0)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("identity", ["a\u00a0b", "\u0645\u06cc\u200c\u062e", "\U0001f468\u200d\U0001f469", "0" * 500 + "7"])
+def test_ids_may_hold_joiners_and_zeros(put, identity):
+    dataset = read(put("r.csv", f"user,item,rating\n{identity},{identity},2\n"))
+    assert dataset.sample_names == dataset.feature_names == [identity]
 
 
 IDS = st.one_of(
@@ -233,6 +275,9 @@ def test_blocks_of_plain_numbers_are_read_as_their_lines(put, monkeypatch, rows,
         ("1,-9223372036854775809,3,4", "the item id '-9223372036854775809' overflows"),
         ("1," + "9" * 5000 + ",3,4", "overflows 64 bits"),
         ("1,a\0b,3,4", "control character"),
+        ("1,a\u2028b,3,4", "control character"),
+        ("1," + "x" * 1001 + ",3,4", "has 1001 characters"),
+        ("0" * 5000 + "1,2,3,4", "has 5001 characters"),
         ('1,"2,3,4', "broken quotes"),
     ],
 )
@@ -341,6 +386,28 @@ def test_fetch_downloads_once_and_is_loaded(server, tmp_path):
         assert path == tmp_path / "new" / "ml-latest-small.zip"
         check_small(read(path))
     assert server.calls == [movielens.URL]
+
+
+def test_a_broken_copy_from_before_is_to_be_removed(server, tmp_path):
+    (tmp_path / "ml-latest-small.zip").write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(DataError, match="truncated or corrupt zip.*remove it to have ml-latest-small.zip downloaded"):
+        movielens.fetch(tmp_path)
+    assert server.calls == [] and (tmp_path / "ml-latest-small.zip").exists()
+    (tmp_path / "ml-latest-small.zip").unlink()
+    check_small(read(movielens.fetch(tmp_path)))
+
+
+def test_prepare_checks_the_place_before_it_downloads(server, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    for out, words in (("none/s.h5", "no such directory"), ("file/s.h5", "not a directory"), ("file", "exists")):
+        assert main(["data", "prepare", "movielens", "--out", str(tmp_path / out)]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["data", "prepare", "movielens", "--set", "data.normalize=unit", "--out", str(tmp_path / "s.h5")]) == 2
+    with pytest.raises(SystemExit):
+        main(["data", "prepare", "movielens", "--path", "", "--out", str(tmp_path / "s.h5")])
+    assert server.calls == [] and [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert main(["data", "prepare", "movielens", "--out", str(tmp_path / "s.h5")]) == 0
+    assert len(server.calls) == 1
 
 
 def test_fetch_that_fails_says_where_to_put_the_file(server, monkeypatch, tmp_path):

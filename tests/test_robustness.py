@@ -1,5 +1,6 @@
 """What a hostile reader found once, kept found."""
 
+import json
 import os
 import signal
 import subprocess
@@ -111,12 +112,24 @@ def tampered(path, name):
             file["clients/of_row"][0] = file["clients/of_row"][1]
         elif name == "label beyond":
             file["labels"][0] = 77
+        elif name == "names of other samples":
+            file["sample_names"] = [b"a", b"b"]
         elif name == "NaN":
             file["samples"][3, 3] = np.nan
 
 
 @pytest.mark.parametrize(
-    "name", ["short samples", "short labels", "reversed offsets", "wrong features", "of_row twice", "label beyond", "NaN"]
+    "name",
+    [
+        "short samples",
+        "short labels",
+        "reversed offsets",
+        "wrong features",
+        "of_row twice",
+        "label beyond",
+        "names of other samples",
+        "NaN",
+    ],
 )
 def test_stores_whose_parts_disagree(job, tmp_path, name, capsys):
     path = tmp_path / "store.h5"
@@ -126,6 +139,37 @@ def test_stores_whose_parts_disagree(job, tmp_path, name, capsys):
     assert main(["run", job, "--set", "data.source=store", "--set", f"data.path={path}", "--out", str(tmp_path / "run")]) == 2
     one_error(capsys)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("step", ["global", "local"])
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_a_run_that_diverges_says_so(job, tmp_path, ranks, step):
+    settings = [f"algorithm.step_size_w={step}", "algorithm.curvature_factor_w=1e-9", "algorithm.q2=60", "run.evaluate_every=0"]
+    done = fedmavg("run", job, *(word for x in settings for word in ("--set", x)), "--out", tmp_path / "run", ranks=ranks)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "fedmavg: warning: objective not finite" in done.stderr
+    assert json.loads(fedmavg("summary", tmp_path / "run", "--json").stdout)["objective"] is None
+    again = fedmavg("run", job, *(word for x in settings for word in ("--set", x)), "--out", tmp_path / "run", "--resume")
+    assert again.returncode == 1 and "objective not finite" in again.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("ranks", [0, 1, 3])
+def test_a_signal_before_the_rounds_leaves_nothing(job, tmp_path, number, ranks):
+    """While a store of 160 MB is made and written: by ``data prepare`` (0), or by a run on so many ranks."""
+    size = ["--set", "data.n_samples=20000", "--set", "data.n_features=1000"]
+    command = [sys.executable, "-m", "fedmavg_mpi"]
+    command = ["mpirun", "-n", str(ranks), *command] if ranks > 1 else command
+    words = ["run", job, "--out", str(tmp_path / "out")] if ranks else ["data", "prepare", "synthetic", "--config", job]
+    words += [] if ranks else ["--out", str(tmp_path / "s.h5")]
+    process = subprocess.Popen([*command, *words, *size], env=environment(), stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.rglob(".*.partial")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stderr and "fedmavg: " in stderr, stderr
+    assert process.returncode == (75 if number == signal.SIGTERM else 1) or ranks > 1 and process.returncode
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
 def test_names_that_no_file_can_have(job, tmp_path, capsys):
@@ -156,7 +200,7 @@ def test_names_that_no_file_can_have(job, tmp_path, capsys):
         ["nothing"],
         ["run", "a.toml", "--out", ""],
         ["run", "a.toml", "--out", "a\nb"],
-        ["recommend", "d", "--user", "1", "-n", "0"],
+        *(["recommend", "d", "--user", "1", "-n", count] for count in ("0", "-1", "\u00b2", "1.5", "9" * 5000, "")),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, capsys):
