@@ -7,7 +7,7 @@ from fedmavg_mpi.reproduce.claims import Finding
 from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
 
 TITLE = "clustering accuracy against communication, under Case 2"
-MINUTES = {True: 1.5, False: 25}
+MINUTES = {True: 2.5, False: 35}
 ROUNDS = {True: 500, False: 1500}
 STARTS = {True: 1, False: 10}
 FEW, EVERYONE, SHARING = "FedMAvg, m = 10", "FedMAvg, all clients", "gradient sharing"
@@ -96,24 +96,25 @@ def findings(curves):
         level = ends[CENTRALIZED] - WITHIN
         costs = {name: cost_of(groups[name], level) for name in BY_ROUNDS}
         few, others = costs[FEW], [costs[EVERYONE], costs[SHARING]]
-        words = ", ".join(f"{name} {'never' if np.isinf(cost) else f'{cost:.3g} values'}" for name, cost in costs.items())
+        words = "; ".join(f"{name} {'never' if np.isinf(cost) else f'{cost:.3g} values'}" for name, cost in costs.items())
         found.append(
             Finding(
                 f"FedMAvg with m = 10 reaches the centralized accuracy with less communication, {panel}",
                 bool(np.isfinite(few) and few < min(others)),
-                f"to {level:.3f}, k-means++ less {WITHIN:g}: {words}; accuracy at the end: "
-                + ", ".join(f"{name} {value:.3f}" for name, value in ends.items()),
+                f"to {level:.3f}, k-means++ less {WITHIN:g}: {words}. Accuracy at the end: "
+                + "; ".join(f"{name} {value:.3f}" for name, value in ends.items()),
             )
         )
-        best = {name: by_size(groups[name])[1].max() for name in SUMMARIES}
-        found.append(
-            Finding(
-                f"KM||, BEL and CAL end lower than FedMAvg with m = 10, {panel}",
-                all(value < ends[FEW] for value in best.values()),
-                f"{FEW} {ends[FEW]:.3f}; the best of each over its sizes: "
-                + ", ".join(f"{name} {value:.3f}" for name, value in best.items()),
+        for name in SUMMARIES:
+            accuracies = by_size(groups[name])[1]
+            found.append(
+                Finding(
+                    f"{name} ends lower than FedMAvg with m = 10, {panel}",
+                    bool(accuracies.max() < ends[FEW]),
+                    f"{FEW} {ends[FEW]:.3f}; {name} by the size of its summaries: "
+                    + ", ".join(f"{value:.3f}" for value in accuracies),
+                )
             )
-        )
     return found
 
 

@@ -36,9 +36,7 @@ def carry_out(tasks, jobs, done=lambda task: None):
     Raises
     ------
     FedmavgError
-        What a child said of a task that it can't do; the other children are ended.
-    SystemExit
-        A child died.
+        What a child said of a task that it can't do, or that it died; the other children are ended.
     """
     waiting, children, busy = deque(tasks), [], {}
     try:
@@ -54,8 +52,9 @@ def carry_out(tasks, jobs, done=lambda task: None):
                 task, answer = busy.pop(pipe), pipe.readline()
                 if not answer:
                     child = next(child for child in children if child.stdout is pipe)
-                    sys.exit(
-                        f"fedmavg: error: the process of {task['out']} ended with status {child.wait()}; start again to go on"
+                    raise FedmavgError(
+                        f"{task['out']}: its process ended with status {child.wait()}; start again to go on, with fewer --jobs if it "
+                        "was memory that ran out"
                     )
                 if words := json.loads(answer)["error"]:
                     raise FedmavgError(words)
