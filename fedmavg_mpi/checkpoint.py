@@ -21,7 +21,7 @@ from fedmavg_mpi.results import CHECKPOINT_FOLDER
 from fedmavg_mpi.store import reason, written_aside
 
 FORMAT = "fedmavg_mpi checkpoint"
-VERSION = 1
+VERSION = 2
 SERVER_FILE = "server.h5"
 GENERATIONS = 2
 

@@ -1,4 +1,4 @@
-"""The command line: ``fedmavg run | summary | report | reproduce | recommend | predict | data | jobs | doctor``."""
+"""The command line: ``fedmavg run | summary | report | reproduce | recommend | predict | data | jobs | scaling | doctor``."""
 
 import argparse
 import itertools
@@ -143,6 +143,8 @@ def parser():
     figures.add_argument("--data", metavar="DIR", type=path, help="folder of the real data (default: $FEDMAVG_DATA)")
     figures.set_defaults(command=_reproduce)
 
+    _add_scaling(commands.add_parser("scaling", help="scaling studies and the cost model"))
+
     doctor = commands.add_parser("doctor", help="check the installation; under mpirun, the launch too")
     doctor.set_defaults(command=_doctor, on_all_ranks=True)
     return top
@@ -180,6 +182,39 @@ def _add_jobs(jobs):
     status = actions.add_parser("status", help="jobs in the queue, and what the finished ones came to")
     status.add_argument("ids", metavar="JOBID", nargs="*", help="default: all of yours that the queue remembers")
     status.set_defaults(command=_jobs_status)
+
+
+def _add_scaling(scaling):
+    actions = scaling.add_subparsers(required=True, metavar="COMMAND")
+    launcher, data = "mpirun -n {ranks}", "the run's configuration (default: the paper's synthetic data set)"
+    for name, words in {"strong": "the same problem on more ranks", "weak": "samples and clients grow with the workers"}.items():
+        action = actions.add_parser(name, help=words)
+        action.add_argument("--config", metavar="CONFIG.toml", type=path, help=data)
+        _add_settings(action)
+        action.add_argument(
+            "--ranks", default="1,2,3,5,9", help="as in 1,2,3,5,9: 1 is one process, R the server and R - 1 workers"
+        )
+        action.add_argument("--rounds", type=_count, default=30, help="rounds that are timed in a run (default: 30)")
+        action.add_argument("--warm-up", type=_count, default=5, help="rounds before them that aren't (default: 5)")
+        action.add_argument("--repeats", type=_count, default=3, help="runs of each number of ranks, in turn (default: 3)")
+        action.add_argument("--out", metavar="DIR", type=path, required=True, help="the study's directory")
+        action.add_argument("--launcher", default=launcher, help=f"what starts the ranks (default: {launcher})")
+        action.add_argument(
+            "--machine-model", metavar="FILE", type=path, help="the cost model's machine (default: this one, measured first)"
+        )
+        action.add_argument("--slurm", metavar="M", type=path, help="write the batch array for machine M instead of running")
+        action.add_argument("--time", help="limit of a run in the array (default: the machine's)")
+        action.set_defaults(command=_scaling_study, kind=name)
+    fit = actions.add_parser("fit", help="measure this machine for the cost model")
+    fit.add_argument("--config", metavar="CONFIG.toml", type=path, help=data)
+    _add_settings(fit)
+    fit.add_argument("--launcher", default=launcher, help=f"what starts the ranks (default: {launcher})")
+    fit.add_argument("--out", metavar="FILE", type=path, required=True, help="the model to write, a .toml file")
+    fit.set_defaults(command=_scaling_fit)
+    report = actions.add_parser("report", help="table and figures of a study whose runs are done")
+    report.add_argument("directory", metavar="DIR", type=path)
+    report.add_argument("--machine-model", metavar="FILE", type=path, help="another machine for the cost model")
+    report.set_defaults(command=_scaling_report)
 
 
 def _count(text):
@@ -359,6 +394,24 @@ def _jobs_status(options):
     from fedmavg_mpi import jobs
 
     print(jobs.status(options.ids))
+
+
+def _scaling_study(options):
+    from fedmavg_mpi.scaling import command
+
+    print(command.run_study(options))
+
+
+def _scaling_fit(options):
+    from fedmavg_mpi.scaling import command
+
+    print(command.fit(options))
+
+
+def _scaling_report(options):
+    from fedmavg_mpi.scaling import command
+
+    print(command.report_again(options))
 
 
 def _data_inspect(options):

@@ -40,6 +40,8 @@ class Communicator:
     everyone : tuple of int
         All ranks.
     ledger : MpiLedger
+    seconds_waited : float
+        In which this rank had nothing to do but to wait for others.
     """
 
     def __init__(self, world):
@@ -49,6 +51,7 @@ class Communicator:
         self.size = world.Get_size()
         self.everyone = tuple(range(self.size))
         self.ledger = MpiLedger()
+        self.seconds_waited = 0.0
         self._requests_to_stop = 0  # sent from here; at the server, less those received
         self._spin_seconds = SPIN_SECONDS if self._has_own_core() else 0.0
 
@@ -285,12 +288,14 @@ class Communicator:
         A rank that shares its core with another doesn't spin at all: it would keep from working the very rank that it waits for.
         """
         start = time.perf_counter()
-        while not request.Test():
-            waited = time.perf_counter() - start
+        while not request.Test():  # which moves what there is to move, and is no waiting
+            before = time.perf_counter()
+            waited = before - start
             if waited < self._spin_seconds:
                 os.sched_yield()
             else:
                 time.sleep(min(NAP_SHARE * waited, LONGEST_NAP))
+            self.seconds_waited += time.perf_counter() - before
 
     def _has_own_core(self):
         """Whether this host has a core for each of its ranks."""
@@ -324,6 +329,13 @@ def connect():
         ) from None
     check_launch(MPI.COMM_WORLD.Get_size(), os.environ)
     return Communicator(MPI.COMM_WORLD)
+
+
+def alone():
+    """The communicator of this process by itself, whatever the launcher has started: to measure many that don't wait for each other."""
+    from mpi4py import MPI
+
+    return Communicator(MPI.COMM_SELF)
 
 
 def launched_size(environment):

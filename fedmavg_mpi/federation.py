@@ -48,7 +48,7 @@ class Federation:
             self.of_row = store.of_row() if comm.is_server else None
         average = averaging(settings, comm, self.placement)
         self.application = APPLICATIONS[settings.model.kind](comm, settings, store, origin, self.placement, average)
-        self.clock = Clock()
+        self.clock = Clock(lambda: comm.seconds_waited)
         algorithm = settings.algorithm
         sampler = Sampler(store.sizes, algorithm.clients_per_round, algorithm.participation, settings.run.seed)
         parts = algorithm, comm, self.placement, sampler, average, self.application.model, self.application.shard, self.clock

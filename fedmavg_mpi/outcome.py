@@ -17,6 +17,7 @@ from fedmavg_mpi.ledger import KINDS
 from fedmavg_mpi.store import in_data_order
 
 LIBRARIES = ("numpy", "scipy", "numba", "h5py", "mpi4py", "scikit-learn")
+OVER_RANKS = {"min": np.min, "mean": np.mean, "max": np.max}
 
 
 def collect(federation):
@@ -55,7 +56,8 @@ def collect(federation):
         **{f"rounds/{name}": np.array(values) for name, values in history.per_round.items()},
         "rounds/drawn": np.array(history.draws, np.int64) if history.draws else np.empty((0, 0), np.int64),
         "rounds/seconds": np.array(history.seconds),
-        "rounds/phase_seconds_max": by_round.max(axis=0)[1:],
+        **{f"rounds/phase_seconds_{name}": of(by_round[:, 1:], axis=0) for name, of in OVER_RANKS.items()},
+        "rounds/phase_seconds_server": by_round[0, 1:],
         **{f"evaluations/{name}": np.array(values) for name, values in history.per_evaluation.items()},
         "mpi/sent": by_rank[:, 0],
         "mpi/received": by_rank[:, 1],

@@ -71,7 +71,7 @@ class Placement:
 
     def ranks_of(self, clients):
         """The ranks that own any of these clients (sorted ids), in order, as a tuple."""
-        return tuple(np.unique(np.searchsorted(self.cut, clients, side="right") - 1).tolist())
+        return tuple(np.flatnonzero(self.split(clients)).tolist())
 
     def split(self, clients):
         """How many of these clients (sorted ids) each rank owns: ndarray of int64 (ranks,)."""

@@ -16,7 +16,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from fedmavg_mpi.clock import PHASES
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.ledger import KINDS
 from fedmavg_mpi.store import reason, written_aside
@@ -247,7 +246,7 @@ def summarize(directory):
         "round_seconds_median": float(np.median(seconds)) if seconds.size else None,
         "phase_seconds": {
             phase: {"min": float(column.min()), "mean": float(column.mean()), "max": float(column.max())}
-            for phase, column in zip(PHASES, by_phase.T, strict=True)
+            for phase, column in zip(attributes["phases"].split(", "), by_phase.T, strict=True)
         },
         "ranks": int(attributes["ranks"]),
         "clients": int(attributes["clients"]),
