@@ -194,7 +194,11 @@ def _misfit(attributes, datasets):
         for name in names:
             if not isinstance(attributes.get(name), kinds):
                 return f"the attribute {name} is {attributes.get(name)!r}, expected {words}"
-    extents = {**{name: int(attributes[name]) for name in NUMBERS}, "kinds": len(KINDS), "phases": len(PHASES)}
+    extents = {
+        **{name: int(attributes[name]) for name in NUMBERS},
+        "kinds": len(KINDS),
+        "phases": len(attributes["phases"].split(", ")),
+    }
     extents["samples + 1"] = extents["samples"] + 1
     for name, axes in (DATASETS | {name: axes for name, axes in OPTIONAL.items() if name in datasets}).items():
         if name not in datasets:
