@@ -2,50 +2,16 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
-from fedmavg_mpi import config, runner, store
-from fedmavg_mpi.datasets import Dataset
+from fedmavg_mpi import runner
+from tests.mpi.small_ratings import HIGH, LOW, RIDGE, RIDGE_BIAS, K, configured, write_ratings
 
-N_USERS, N_ITEMS, K, ROUNDS = 11, 9, 3, 4
-RIDGE, RIDGE_BIAS = 0.3, 0.2
+N_USERS, N_ITEMS = 11, 9
 
 
 @pytest.fixture
 def ratings(comm, folder):
-    """A store of 11 users and 9 items: one user has rated nothing, one item is rated by nobody."""
-    random = np.random.default_rng(5)
-    known = random.random((N_USERS, N_ITEMS)) < 0.6
-    known[4], known[:, 7] = False, False
-    values = np.round(2 * random.uniform(0.5, 5, known.shape)) / 2
-    if comm.is_server:
-        dataset = Dataset(
-            sparse.csr_array(np.where(known, values, 0)),
-            sample_names=[f"u{p}" for p in range(N_USERS)],
-            feature_names=[f"i{i}" for i in range(N_ITEMS)],
-            rating_range=(0.5, 5.0),
-        )
-        store.write(folder / "ratings.h5", dataset, np.arange(N_USERS), "by user")
-    comm.broadcast_text("written")
-    return store.ClientStore(folder / "ratings.h5")
-
-
-def configured(*overrides):
-    return config.read(
-        None,
-        [
-            "model.kind=ratings",
-            "partition.scheme=by_user",
-            f"model.n_components={K}",
-            f"model.regularization={RIDGE}",
-            f"model.bias_regularization={RIDGE_BIAS}",
-            "algorithm.q1=3",
-            "algorithm.q2=4",
-            f"stop.max_rounds={ROUNDS}",
-            "run.progress=off",
-            *overrides,
-        ],
-    )
+    return write_ratings(comm, folder / "ratings.h5", N_USERS, N_ITEMS)
 
 
 def start_of(comm, federation):
@@ -110,7 +76,7 @@ def naive_errors(known, train, h, w, mean, biased):
         predicted = (mean if biased else 0) + w[i, :K] @ h[p, :K] if fitted else mean
         if biased:
             predicted += w[i, K] * item_known + h[p, K] * user_known
-        errors.append(np.clip(predicted, 0.5, 5) - known[p, i])
+        errors.append(np.clip(predicted, LOW, HIGH) - known[p, i])
     return np.sqrt(np.mean(np.square(errors))), np.mean(np.abs(errors))
 
 
@@ -131,6 +97,7 @@ MODES = [
 def settings_of(mode, *more):
     method, upload, weighting, m, participation, step, schedule, biases = mode
     return configured(
+        "fedmavg",
         f"aggregation.method={method}",
         f"algorithm.upload={upload}",
         f"aggregation.weighting={weighting}",
