@@ -189,6 +189,12 @@ class RunConfig:
     )
     save_local_factors: bool = key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
     threads: int = key(1, "BLAS threads a rank", minimum=1)
+    placement: str = key(
+        "size",
+        "size: the most samples that a rank has are as few as can be; measured: the most seconds, by a trial before the first round "
+        "(with reduce the last bits then vary from run to run)",
+        choices=("size", "measured"),
+    )
     progress: str = key("auto", "auto: on the server's standard error; off: none", choices=("auto", "off"))
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from fedmavg_mpi.aggregation import METHODS
 from fedmavg_mpi.algorithms import ALGORITHMS
 from fedmavg_mpi.applications import APPLICATIONS
+from fedmavg_mpi.balance import measured_costs
 from fedmavg_mpi.clock import PHASES, Clock
 from fedmavg_mpi.compression import GatherRounded
 from fedmavg_mpi.history import History
@@ -46,6 +47,8 @@ class Federation:
         self.placement = origin.at_server() if chosen.pooled else origin
         with comm.together():
             self.of_row = store.of_row() if comm.is_server else None
+        if settings.run.placement == "measured" and comm.size > 2 and not chosen.pooled:
+            origin = self.placement = Placement(store.sizes, comm.size, self._measured_costs(store, origin))
         average = averaging(settings, comm, self.placement)
         self.application = APPLICATIONS[settings.model.kind](comm, settings, store, origin, self.placement, average)
         self.clock = Clock(lambda: comm.seconds_waited)
@@ -61,6 +64,13 @@ class Federation:
         self.history = History(self.application.measures)
         self.rule = self.application.stop_rule(self.algorithm.limit_reason)
         self.rho = settings.model.rho
+
+    def _measured_costs(self, store, origin):
+        """What each client's round costs, by a trial on the clients that each rank would have by size."""
+        with self.comm.uncounted():
+            average = averaging(self.settings, self.comm, origin)
+            trial = APPLICATIONS[self.settings.model.kind](self.comm, self.settings, store, origin, origin, average)
+            return measured_costs(self.comm, self.settings, store, trial)
 
     @property
     def shard(self):

@@ -6,9 +6,10 @@ import numpy as np
 
 
 def balanced_cut(sizes, n_workers):
-    """Cut the clients, in order, into one contiguous run a worker, balanced on size.
+    """Cut the clients, in order, into one contiguous run a worker, so that the largest is as small as it can be.
 
-    Contiguous, because then a worker's samples are one slab of the store and client order is rank order.
+    Contiguous, because then a worker's samples are one slab of the store and client order is rank order. The largest, because all wait
+    for it: with sizes of 1 to 379, ends as near as can be to equal shares left the largest of 15 runs 21% above the mean, and this 12%.
 
     Parameters
     ----------
@@ -22,11 +23,32 @@ def balanced_cut(sizes, n_workers):
         Worker i owns clients ``cut[i]:cut[i + 1]``; with more workers than clients some own none.
     """
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])
-    targets = ends[-1] * np.arange(1, n_workers) / n_workers
-    # the client boundary nearest to each target
-    right = np.searchsorted(ends, targets).clip(1, len(ends) - 1)
-    nearest = np.where(targets - ends[right - 1] <= ends[right] - targets, right - 1, right)
-    return np.concatenate([[0], nearest, [len(sizes)]]).astype(np.int64)
+    low, high = max(np.max(sizes), ends[-1] / n_workers), ends[-1]  # of the largest run
+    while high - low > 1e-9 * ends[-1]:
+        middle = (low + high) / 2
+        low, high = (low, middle) if filled(ends, n_workers, middle)[-1] == len(sizes) else (middle, high)
+    # Within that, each end as near to its equal share as it may be: so far that the runs after it hold the rest.
+    least = len(sizes) - filled(ends[-1] - ends[::-1], n_workers, high)[::-1]
+    cut = np.zeros(n_workers + 1, np.int64)
+    for i in range(1, n_workers + 1):
+        target = ends[-1] * i / n_workers
+        right = int(np.searchsorted(ends, target).clip(1, len(sizes)))
+        nearest = right - 1 if target - ends[right - 1] <= ends[right] - target else right
+        cut[i] = np.clip(nearest, max(least[i], cut[i - 1]), last_within(ends, cut[i - 1], high))
+    return cut
+
+
+def filled(ends, n_workers, level):
+    """Runs filled one after the other, each as far as ``level`` lets it: ndarray of int64 (n_workers + 1,)."""
+    cut = np.zeros(n_workers + 1, np.int64)
+    for i in range(n_workers):
+        cut[i + 1] = last_within(ends, cut[i], level)
+    return cut
+
+
+def last_within(ends, first, level):
+    """The last end of a run that begins with client ``first`` and is no larger than ``level``, but for rounding."""
+    return int(np.searchsorted(ends, ends[first] + level + 1e-9 * ends[-1], side="right")) - 1
 
 
 class Placement:

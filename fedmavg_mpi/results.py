@@ -36,7 +36,7 @@ MEASURES = {
 }
 PROTOCOL = ("uplink_values", "uplink_bytes", "downlink_values", "downlink_bytes")
 NUMBERS = ("rounds", "ranks", "clients", "samples", "features", "seed", *(f"setup_{name}" for name in PROTOCOL))
-TEXTS = ("stop_reason", "dtype", "w_sha256", "h_sha256")
+TEXTS = ("stop_reason", "dtype", "w_sha256", "h_sha256", "phases")
 # The datasets that every run has, and those that some have, with their axes: numbers of the run, or extents that only have to agree.
 DATASETS = {
     **dict.fromkeys((f"rounds/{name}" for name in (*PROTOCOL, "seconds")), ("rounds",)),
@@ -48,6 +48,7 @@ DATASETS = {
     "factors/W": ("features", "width"),
 }
 OPTIONAL = {
+    **dict.fromkeys((f"rounds/phase_seconds_{name}" for name in ("min", "mean", "max", "server")), ("rounds", "phases")),
     **dict.fromkeys((f"evaluations/{name}" for name in MEASURES), ("evaluations",)),
     "factors/H": ("width", "samples"),
     **dict.fromkeys(("labels", "users/known", "users/ids"), ("samples",)),

@@ -67,7 +67,18 @@ def test_the_cut_is_contiguous_complete_and_balanced(sizes, n_workers):
     cut = balanced_cut(np.array(sizes), n_workers)
     assert cut[0] == 0 and cut[-1] == len(sizes) and (np.diff(cut) >= 0).all() and len(cut) == n_workers + 1
     loads = [sum(sizes[a:b]) for a, b in zip(cut[:-1], cut[1:], strict=True)]
-    assert max(loads) <= sum(sizes) / n_workers + max(sizes)  # each end lies within half a client of its target
+    assert max(loads) == smallest_largest(sizes, n_workers)
+
+
+def smallest_largest(sizes, n_workers):
+    """The least that the largest of so many runs can be, by trying every first end."""
+    best = {(0, 0): 0}
+    for i in range(1, n_workers + 1):
+        for end in range(len(sizes) + 1):
+            starts = [start for start in range(end + 1) if (i - 1, start) in best]
+            if starts:
+                best[i, end] = min(max(best[i - 1, start], sum(sizes[start:end])) for start in starts)
+    return best[n_workers, len(sizes)]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 9), st.data())

@@ -38,7 +38,8 @@ def run_study(options):
         Bad arguments, or a run that fails.
     """
     refuse_launcher()
-    studies.split_launcher(options.launcher)
+    if not options.slurm:
+        studies.split_launcher(options.launcher)
     given = cost.read(options.machine_model) if options.machine_model else None
     machine = machines.read(options.slurm) if options.slurm else None
     cores = 0 if machine else len(os.sched_getaffinity(0))
@@ -55,11 +56,11 @@ def run_study(options):
                 f"{path}\nsend it with sbatch {path}; when all of its elements are done: fedmavg scaling report {out} "
                 "--machine-model FILE (made there by fedmavg scaling fit)"
             )
-        if given is None:
+        if given is None and not (out / MODEL_FILE).exists():
             settings, store = studies.settings_of(out, study.size(ranks[0]))
             if tables.is_modelled(settings):
                 say("measuring this machine for the cost model")
-                given = measure(problems.of_settings(settings, store), options.launcher, cores)
+                keep(measure(problems.of_settings(settings, store), options.launcher, cores), out)
     studies.carry_out(study, out, options.launcher, say)
     return report(out, given)
 
@@ -116,14 +117,24 @@ def measure(problem, launcher, cores):
     return cost.from_pieces(found, cores, f"measured on a {platform.machine()} machine with {cores} cores, {like}")
 
 
-def report(directory, model):
+def keep(model, directory):
+    """Write the model that a study is compared with, and the pieces that it was fitted to, if it was."""
+    (directory / MODEL_FILE).write_text(model.to_toml())
+    if model.fits:
+        fits = [{"piece": name, "seconds": seen, "fitted": said, "error": said / seen - 1} for name, seen, said in model.fits]
+        tables.write_csv(directory / FITS_FILE, fits)
+    else:
+        (directory / FITS_FILE).unlink(missing_ok=True)  # of another
+
+
+def report(directory, given):
     """Write a study's table and figures.
 
     Parameters
     ----------
     directory : Path
-    model : CostModel or None
-        None: the one in the directory, if there is one.
+    given : CostModel or None
+        The cost model; None: the one in the directory, if there is one.
 
     Returns
     -------
@@ -133,7 +144,8 @@ def report(directory, model):
     from fedmavg_mpi.scaling import figures
 
     study = studies.read(directory)
-    if model is None and (directory / MODEL_FILE).exists():
+    model = given
+    if given is None and (directory / MODEL_FILE).exists():
         model = cost.read(directory / MODEL_FILE)
     found = tables.points(study, directory, model)
     settings, store = studies.settings_of(directory, study.size(study.ranks[0]))
@@ -143,13 +155,8 @@ def report(directory, model):
         figures.draw_study(study, found, [directory / f"scaling{kind}" for kind in (".png", ".pdf")])
         lines = [f"# {study.kind.capitalize()} scaling", "", tables.markdown(study, found), "", *in_words(study, found)]
         if found[0].terms is not None:
-            if not (directory / MODEL_FILE).exists() or cost.read(directory / MODEL_FILE).to_toml() != model.to_toml():
-                (directory / MODEL_FILE).write_text(model.to_toml())
-            if model.fits:
-                fits = [
-                    {"piece": name, "seconds": seen, "fitted": said, "error": said / seen - 1} for name, seen, said in model.fits
-                ]
-                tables.write_csv(directory / FITS_FILE, fits)
+            if given is not None:
+                keep(given, directory)
             of_round = problems.of_settings(settings, store, (study.warm_up + 1, study.warm_up + study.rounds))
             families = projection.families(model, of_round)
             figures.draw_projection(families, [directory / f"projection{kind}" for kind in (".png", ".pdf")])

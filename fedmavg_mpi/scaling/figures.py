@@ -22,15 +22,7 @@ PALETTE = {
     "control": "#f0e442",
     "wait": "#dddddd",
 }
-LIMIT_MARKS = {
-    "average": "s",
-    "server": "D",
-    "bookkeeping": "^",
-    "broadcast": "v",
-    "step size": "P",
-    "evaluation": "X",
-    "control": "*",
-}
+LIMIT_MARKS = {"average": "s", "server": "D", "bookkeeping": "^", "small messages": "X"}
 
 
 def draw_study(study, found, paths):
@@ -47,7 +39,7 @@ def draw_study(study, found, paths):
     ideal = [tables.speed_up(study, base, point, tables.ideal(study, base, point.n_ranks)) for point in found]
     measured = [tables.speed_up(study, base, point) for point in found]
     left.plot(x, ideal, color="0.5", linestyle=":", label="ideal on the cores at hand")
-    middle.axhline(1, color="0.5", linestyle=":", label="ideal")
+    middle.axhline(1, color="0.5", linestyle=":")
     efficiency = np.array(measured) / ideal
     spread = np.array([[point.median / max(point.seconds), point.median / min(point.seconds)] for point in found])
     for axis, y in ((left, np.array(measured)), (middle, efficiency)):
@@ -64,12 +56,12 @@ def draw_study(study, found, paths):
     left.set_ylim(0)
     for axis in (left, middle):
         axis.set_xscale("log")
-        axis.legend(frameon=False, loc="lower right" if axis is left else "lower left")
         axis.grid(alpha=0.3)
         _name_ranks(axis, x)
     _draw_phases(right, found)
     title = f"{study.kind} scaling, rounds of {_problem(found)}"
     figure.suptitle(title, fontsize="medium")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     _save(figure, paths)
 
 
@@ -110,10 +102,12 @@ def draw_projection(families, paths):
     paths : sequence of path-like
     """
     figure, axes = plt.subplots(1, len(families), figsize=(WIDE, 4.6), sharey=True, layout="constrained")
-    colors = plt.get_cmap("viridis")(np.linspace(0, 0.85, max(len(curves) for curves in families.values())))
+    clients = sorted({curve.problem.n_clients for curves in families.values() for curve in curves})
+    colors = dict(zip(clients, plt.get_cmap("viridis")(np.linspace(0, 0.85, len(clients))), strict=True))
     marked = set()
     for axis, (title, curves) in zip(axes, families.items(), strict=True):
-        for color, curve in zip(colors, curves, strict=False):
+        for curve in curves:
+            color = colors[curve.problem.n_clients]
             label = f"P = $10^{{{np.log10(curve.problem.n_clients):g}}}$"
             axis.plot(curve.ranks, curve.seconds, color=color, label=label)
             if curve.limit:
@@ -131,7 +125,7 @@ def draw_projection(families, paths):
     handles, labels = axes[0].get_legend_handles_labels()
     for term in sorted(marked):
         handles += axes[0].plot([], [], LIMIT_MARKS[term], color="w", markeredgecolor="k", markersize=8)
-        labels.append(f"limit: {term}")
+        labels.append(f"{term} over clients' work")
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
     _save(figure, paths)
 

@@ -127,7 +127,9 @@ def rounds_of_one(comm, problem, folder):
     sizes = np.diff(np.linspace(0, problem.n_samples, problem.n_clients + 1).astype(int))
     names = [f"class {i}" for i in range(problem.n_labels)]
     labels = random.integers(0, problem.n_labels, problem.n_samples) if names else None
-    store.write(path, Dataset(samples, labels, names or None), np.repeat(np.arange(problem.n_clients), sizes), "even")
+    store.write(
+        path, Dataset(samples, labels=labels, label_names=names or None), np.repeat(np.arange(problem.n_clients), sizes), "even"
+    )
     federation = runner.Federation(alone(), settings_of(problem, WARM_UP + ROUNDS), store.ClientStore(path))
     with comm.together():
         pass  # all begin at the same time

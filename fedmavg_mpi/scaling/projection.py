@@ -8,14 +8,11 @@ from fedmavg_mpi.scaling.problem import shares
 
 RANKS = tuple(2**i for i in range(1, 13))
 CLIENTS = (10**2, 10**3, 10**4, 10**5, 10**6)
-WORDS = {  # what a round's terms are called where they limit it
-    "server": "the server's own work",
-    "bookkeeping": "every rank's bookkeeping of all clients",
-    "broadcast": "the broadcast of W",
-    "step size": "the exchange of the step size",
-    "average": "the average",
-    "evaluation": "the messages of the evaluation",
-    "control": "the server's decision",
+LIMITS = {  # what may take longer than the clients' work: its terms of a round, and what it is called
+    "average": (("broadcast", "average"), "the average (W down and up)"),
+    "server": (("server",), "the server's own work"),
+    "bookkeeping": (("bookkeeping",), "every rank's bookkeeping of all clients"),
+    "small messages": (("step size", "evaluation", "control"), "the exchange of small values (step size, evaluation, control)"),
 }
 
 
@@ -46,27 +43,42 @@ class Curve:
         return self.ranks[int(np.argmin(self.seconds))]
 
     @property
-    def limit(self):
-        """(ranks, term): the first number of ranks at which the clients' work is less than half of the round, and the largest of the rest."""
+    def crossings(self):
+        """By name of :data:`LIMITS`, the first number of ranks at which that takes longer than the clients' work; None: at no number here."""
+        return {name: self._crossing(terms) for name, (terms, _) in LIMITS.items()}
+
+    def _crossing(self, names):
         for n_ranks, terms in zip(self.ranks, self.terms, strict=True):
-            rest = {name: seconds for name, seconds in terms.items() if name != "clients' work"}
-            if sum(rest.values()) > terms["clients' work"]:
-                return n_ranks, max(rest, key=rest.get)
+            if sum(terms[name] for name in names) > terms["clients' work"]:
+                return n_ranks
         return None
 
+    @property
+    def limit(self):
+        """(ranks, name): what is first to take longer than the clients' work, of several the longest; None where nothing does."""
+        found = {name: n_ranks for name, n_ranks in self.crossings.items() if n_ranks is not None}
+        if not found:
+            return None
+        first = min(found.values())
+        terms = self.terms[self.ranks.index(first)]
+        longest = {name: sum(terms[term] for term in LIMITS[name][0]) for name, n_ranks in found.items() if n_ranks == first}
+        return first, max(longest, key=longest.get)
+
     def describe(self):
-        """The limit in words."""
+        """The limits in words."""
         p = self.problem
-        who = "all clients" if p.full else f"m = {p.drawn:,}"
-        start = f"P = {p.n_clients:,}, {who}, {p.method}: "
+        start = f"P = {p.n_clients:,}, {'all clients' if p.full else f'm = {p.drawn:,}'}, {p.method}: "
+        end = f"The shortest round, {duration(min(self.seconds))}, is at {self.fastest:,} ranks."
         if self.limit is None:
-            return start + f"the clients' work is most of a round up to {self.ranks[-1]:,} ranks."
-        n_ranks, term = self.limit
-        share = self.terms[self.ranks.index(n_ranks)][term] / self.seconds[self.ranks.index(n_ranks)]
-        return (
-            f"{start}from {n_ranks:,} ranks on the clients' work is less than half of a round, and {WORDS[term]} is most of the rest "
-            f"({share:.0%} of the round); the shortest round, {duration(min(self.seconds))}, is at {self.fastest:,} ranks."
-        )
+            return f"{start}nothing takes longer than the clients' work up to {self.ranks[-1]:,} ranks. {end}"
+        first, name = self.limit
+        later = [
+            f"{LIMITS[other][1]} from {n_ranks:,} on"
+            for other, n_ranks in sorted(self.crossings.items(), key=lambda item: item[1] or 0)
+            if n_ranks is not None and other != name
+        ]
+        rest = f", then {', '.join(later)}" if later else ""
+        return f"{start}from {first:,} ranks on {LIMITS[name][1]} takes longer than the clients' work{rest}. {end}"
 
 
 def duration(seconds):
@@ -109,6 +121,8 @@ def families(cost_model, problem, drawn=100):
     method = problem.method if problem.method != "gather" else "reduce"
     return {
         f"all clients, {method}": project(cost_model, replace(problem, drawn=0, method=method)),
-        f"m = {drawn}, {method}": project(cost_model, replace(problem, drawn=drawn, method=method)),
+        f"m = {drawn}, {method}": project(
+            cost_model, replace(problem, drawn=drawn, method=method), clients=[n for n in CLIENTS if n > drawn]
+        ),
         "all clients, gather": project(cost_model, replace(problem, drawn=0, method="gather")),
     }

@@ -7,6 +7,7 @@ that a drift of the machine meets all of them alike.
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -101,7 +102,7 @@ def parse_ranks(text):
 
 
 def prepare(study, directory, path, overrides):
-    """Write the study's stores and configurations.
+    """Write the study's stores and configurations; where they are written already, see that they are these.
 
     Parameters
     ----------
@@ -126,16 +127,11 @@ def prepare(study, directory, path, overrides):
     settings = config.replace(settings, "algorithm", penalty_continuation=False)
     settings = config.replace(settings, "stop", max_rounds=study.warm_up + study.rounds, rel_tol=0.0)
     settings = config.replace(settings, "run", progress="off", checkpoint_every=0)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if (directory / STUDY_FILE).exists():
-            raise DataError(
-                f"{directory}: holds a scaling study; choose another --out, or draw it again with fedmavg scaling report"
-            )
-        for name in ("configs", "stores", "runs"):
-            (directory / name).mkdir(exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{directory}: can't be made ({error.strerror}); choose another --out") from None
+    goes_on = (directory / STUDY_FILE).exists()
+    if goes_on and read(directory) != study:
+        raise another_study(directory)
+    for name in ("configs", "stores", "runs"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
     for size in sorted({study.size(n_ranks) for n_ranks in study.ranks}):
         of_size = settings
         if study.kind == "weak":
@@ -143,14 +139,24 @@ def prepare(study, directory, path, overrides):
             of_size = config.replace(of_size, "partition", n_clients=size * settings.partition.n_clients)
             m = settings.algorithm.clients_per_round
             of_size = config.replace(of_size, "algorithm", clients_per_round=size * m)
-        store = directory / "stores" / f"size-{size}.h5"
-        if settings.data.source == "store":
-            store = config.find_data(settings.data.path).resolve()
-        else:
+        own = settings.data.source == "store"
+        store = config.find_data(settings.data.path) if own else directory / "stores" / f"size-{size}.h5"
+        text = config.to_toml(config.replace(of_size, "data", source="store", path=str(store.resolve())))
+        if goes_on:
+            if config_of(directory, size).read_text() != text:
+                raise another_study(directory)
+            continue
+        if not own:
             runner.prepare(of_size, store)
-        of_size = config.replace(of_size, "data", source="store", path=str(store.resolve()))
-        config_of(directory, size).write_text(config.to_toml(of_size))
+        config_of(directory, size).write_text(text)
     study.write(directory)
+
+
+def another_study(directory):
+    """The error where a directory holds a study that isn't this one."""
+    return DataError(
+        f"{directory}: holds another scaling study; choose another --out, or give the same arguments to go on with it"
+    )
 
 
 def config_of(directory, size):
@@ -204,14 +210,9 @@ def launch(launcher, n_ranks, module):
     """
     words = [word.replace("{ranks}", str(n_ranks)) for word in split_launcher(launcher)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_LAUNCHER)}
-    try:
-        done = subprocess.run(
-            [*words, sys.executable, "-m", *module], capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
-        )
-    except OSError as error:
-        raise LaunchError(
-            f"{words[0]}: {error.strerror}; install an MPI (pip install 'fedmavg_mpi[mpich]'), or give --launcher"
-        ) from None
+    done = subprocess.run(
+        [*words, sys.executable, "-m", *module], capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it says no more"]
         said = next((line for line in lines if "fedmavg: error:" in line), lines[-1]).removeprefix("fedmavg: error: ")
@@ -223,7 +224,7 @@ def split_launcher(text):
 
     Raises
     ------
-    ConfigError
+    ConfigError, LaunchError
     """
     try:
         words = shlex.split(text)
@@ -231,4 +232,6 @@ def split_launcher(text):
         words = []
     if not words or not any("{ranks}" in word for word in words):
         raise ConfigError(f"--launcher {text!r}, expected a command with {{ranks}} in it, as in {LAUNCHER!r}")
+    if not shutil.which(words[0]):
+        raise LaunchError(f"{words[0]}: not found; install an MPI (pip install 'fedmavg_mpi[mpich]'), or give another --launcher")
     return words

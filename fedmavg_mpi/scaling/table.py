@@ -131,7 +131,8 @@ def predict(study, directory, cost_model, found):
 
 def is_modelled(settings):
     """Whether the cost model is for such runs."""
-    return settings.model.kind == "clustering" and settings.algorithm.name in ("fedmavg", "fedavg")
+    algorithm = settings.algorithm
+    return settings.model.kind == "clustering" and algorithm.name in ("fedmavg", "fedavg") and algorithm.upload_dtype == "same"
 
 
 def cores_used(study, n_ranks):
