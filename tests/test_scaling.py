@@ -298,7 +298,9 @@ def test_runs_that_a_launcher_starts_do_not_see_the_one_before(monkeypatch, tmp_
 
 
 def test_ideal_and_speed_up_are_those_of_the_cores():
-    points = {ranks: table.Point(ranks, 100, 10, [seconds], {}, []) for ranks, seconds in {1: 8.0, 3: 4.0, 17: 5.0}.items()}
+    names = ("sent_bytes", "received_bytes", "evaluation_sent_bytes", "evaluation_received_bytes", "peak_memory_bytes")
+    rank = dict.fromkeys(names, 1)
+    points = {ranks: table.Point(ranks, 100, 10, [seconds], {}, [rank]) for ranks, seconds in {1: 8.0, 3: 4.0, 17: 5.0}.items()}
     strong = Study("strong", (1, 3, 17), 1, 1, 1, cores=2)
     assert table.ideal(strong, points[1], 17) == 4 and table.speed_up(strong, points[1], points[17]) == pytest.approx(1.6)
     assert table.rows(strong, list(points.values()))[2]["time_over_ideal"] == pytest.approx(1.25)

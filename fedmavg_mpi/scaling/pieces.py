@@ -164,7 +164,7 @@ def work(comm, problem):
             if piece.evaluates == 0:
                 del found["evaluation"]
             out.append((piece, share, found))
-        for piece, _, summed in out[1:3] if problem.method == "gather" else []:
+        for piece, _, summed in out[1:3]:  # few samples and many clients
             piece = dataclasses.replace(piece, method="gather")
             share, found = _several(comm, piece, folder)
             more = {
