@@ -94,7 +94,7 @@ class AlgorithmConfig:
         "fedmavg; fedavg: PCP with constant Q2; gradient_sharing: all clients, one step on W; gossip (ratings): no server, each user "
         "sends its W to a random other; centralized: pooled at the server; for clustering sncp: centralized with penalty continuation; "
         "kmeans++: pooled k-means; kmeans_parallel, bel, cal: k-means from what clients send once, by oversampled seeds, coresets or "
-        "summaries with outliers (what a name fixes wins over other keys)",
+        "summaries with outliers (what a name fixes wins over other keys, and what it has no use for has no effect)",
         choices=(
             "fedmavg",
             "fedavg",

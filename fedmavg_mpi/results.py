@@ -59,6 +59,32 @@ OPTIONAL = {
 OF_TEXTS = ("users/ids", "items/ids", "items/titles")
 
 
+def claim(path, words):
+    """Lock a file that is made for it: an open file, to be given to :func:`release`.
+
+    Raises
+    ------
+    DataError
+        Another process has it; ``words`` say what that one does.
+    """
+    lock = open(path, "w")  # noqa: SIM115, held until release
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()  # the other process's to remove
+        raise DataError(f"{path.parent}: {words}; wait for it, or choose another --out") from None
+    except OSError:
+        pass  # a file system without locks
+    return lock
+
+
+def release(lock):
+    """Give up what :func:`claim` locked."""
+    with contextlib.suppress(OSError):
+        os.unlink(lock.name)
+    lock.close()
+
+
 class OutputDirectory:
     """Where a run's files go: claimed by one run at a time, and gone again if the run fails.
 
@@ -86,14 +112,14 @@ class OutputDirectory:
     def __init__(self, path, force=False, resume=False):
         self.path = Path(path)
         self.made = []  # directories that were not there before, the innermost first
+        self._lock = None
         try:
             missing = self.path
             while not missing.exists():
                 self.made.append(missing)
                 missing = missing.parent
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / self.LOCK, "w")  # noqa: SIM115, held until close
-            self._claim()
+            self._lock = claim(self.path / self.LOCK, "another run is writing there")
             stopped = (self.path / CHECKPOINT_FOLDER).exists()
             self.finished = (self.path / RUN_FILE).exists() and not stopped  # else it is being replaced
             if self.finished and not force and not resume:
@@ -113,21 +139,10 @@ class OutputDirectory:
         for leftover in self.path.glob(".clients-*.h5"):  # of a run that was killed
             leftover.unlink(missing_ok=True)
 
-    def _claim(self):
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock = None  # the other run's to remove
-            raise DataError(f"{self.path}: another run is writing there; wait for it, or choose another --out") from None
-        except OSError:
-            pass  # a file system without locks
-
     def close(self):
         """Give the directory up; the ones that were made for it go if nothing is in them."""
-        if getattr(self, "_lock", None) is not None:
-            with contextlib.suppress(OSError):
-                (self.path / self.LOCK).unlink(missing_ok=True)
-            self._lock.close()
+        if self._lock is not None:
+            release(self._lock)
         for made in self.made:
             with contextlib.suppress(OSError):
                 made.rmdir()

@@ -189,9 +189,8 @@ def check(settings):
             algorithm.upload_dtype != "same" and not chosen.takes_start
         ),
         f"model.init = {model.init!r} with model.kind = 'ratings', expected 'random'": model.init != "random" and ratings,
-        f"model.init = {model.init!r} with algorithm.name = {algorithm.name!r}, expected 'random': it starts in its own way": (
-            model.init != "random" and not chosen.takes_start
-        ),
+        f"model.init = {model.init!r} with algorithm.name = {algorithm.name!r}, expected 'random': only fedmavg, fedavg and "
+        "gradient_sharing take another start": (model.init != "random" and not chosen.takes_start),
         f"data.rating_minimum = {data.rating_minimum} and data.rating_maximum = {data.rating_maximum}, expected the first to be lower": (
             data.rating_minimum > data.rating_maximum
         ),

@@ -173,7 +173,7 @@ def curve(experiment, rows, measure="objective"):
     s, values = np.array(rows, float).T
     s = s.astype(int)
     moved = {f"{way}link_{unit}": 10 * s for way in ("up", "down") for unit in ("values", "bytes")}
-    return Curve(experiment, {"round": s, measure: values, "objective": values, **moved}, 1.0)
+    return Curve(experiment, {"round": s, measure: values, "objective": values, **moved}, 1.0, {})
 
 
 def shown(findings, words):

@@ -19,6 +19,7 @@ class Centralized(Algorithm):
             "participation": "pcc",
             "q2_schedule": "constant",
             "step_size_w": "local",
+            "curvature_factor_w": 5.0,
             "upload": "dense",
         },
         "aggregation": {"method": "gather", "weighting": "clients"},  # an objective summed in client order ends all runs alike

@@ -9,7 +9,13 @@ from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.store import written_aside
 
 SHOWN, NOT_SHOWN = "shown", "not shown"
+MARGIN = 1e-3  # of a value: by how much one must be below another to count as better
 KEYS = {"name", "title", "setting", "quick", "times", "findings"}  # of what a figure leaves
+
+
+def better(value, other):
+    """Whether a value is below another by more than chance may do."""
+    return value < other * (1 - MARGIN)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def experiments(quick):
         curves[name] = [(f"algorithm.name={algorithm}", f"algorithm.summary_size={size}") for size in dial]
     data = {"synthetic": tasks.SYNTHETIC, "TCGA": tasks.TCGA}
     return [
-        Experiment(panel, name, settings_of(*keys, tasks.CASES["Case 2"], *more, f"run.seed={seed}"))
+        Experiment(panel, name, settings_of(*keys, tasks.CASES["Case 2"], *more, f"run.seed={seed}"), needs_classes=True)
         for panel, keys in data.items()
         for name, settings in curves.items()
         for more in settings
@@ -71,7 +71,7 @@ def draw(curves):
         groups = by_name(curves, panel)
         for name, style in drawing.styles(groups).items():
             if name in BY_ROUNDS:
-                drawing.draw_starts(axis, groups[name], lambda curve: curve.moved_values, "accuracy", skip=1, **style, label=name)
+                drawing.draw_starts(axis, groups[name], moved, "accuracy", skip=first_that_counts(name), **style, label=name)
             elif name in SUMMARIES:
                 costs, mean, low, high = by_size(groups[name])
                 axis.plot(costs, mean, **style, marker="o", markersize=4, label=name)
@@ -94,7 +94,7 @@ def findings(curves):
         by_curve = means(curves, panel, lambda curve: curve["accuracy"][-1])
         ends = {name: by_curve[name] for name in (*BY_ROUNDS, CENTRALIZED)}
         level = ends[CENTRALIZED] - WITHIN
-        costs = {name: cost_of(groups[name], level) for name in BY_ROUNDS}
+        costs = {name: cost_of(name, groups[name], level) for name in BY_ROUNDS}
         few, others = costs[FEW], [costs[EVERYONE], costs[SHARING]]
         words = "; ".join(f"{name} {'never' if np.isinf(cost) else f'{cost:.3g} values'}" for name, cost in costs.items())
         found.append(
@@ -118,8 +118,18 @@ def findings(curves):
     return found
 
 
-def cost_of(starts, level):
-    """Values moved until the mean accuracy is at a level for the first time; infinite if it never is."""
-    at, mean, _, _ = drawing.mean_and_range(starts, lambda curve: curve.moved_values, "accuracy", skip=1)
+def moved(curve):
+    """Values between clients and server so far."""
+    return curve.moved_values
+
+
+def first_that_counts(name):
+    """A random start has found nothing before round 1; a robust one has."""
+    return 0 if name == ROBUST else 1
+
+
+def cost_of(name, starts, level):
+    """Values moved until the mean accuracy of a curve is at a level for the first time; infinite if it never is."""
+    at, mean, _, _ = drawing.mean_and_range(starts, moved, "accuracy", skip=first_that_counts(name))
     there = np.flatnonzero(mean >= level)
     return float(at[there[0]]) if there.size else np.inf

@@ -48,9 +48,16 @@ def reproduce(names, out, quick, jobs):
         made.append(plots.save(figure.draw(curves), out / f"{name}.png", out / f"{name}.pdf"))
         by_run = {curve.experiment.key: curve.seconds for curve in curves}
         times = claims.Times(len(by_run), sum(by_run.values()), n_run, elapsed)
-        claims.leave(out, name, figure.TITLE, figure.setting(quick), quick, figure.findings(curves), times)
+        setting = f"{figure.setting(quick)} {sizes_in_words(curves)}"
+        claims.leave(out, name, figure.TITLE, setting, quick, figure.findings(curves), times)
         report = claims.write_report(out, NAMES)
     return [*made, report]
+
+
+def sizes_in_words(curves):
+    """How large the data were, as the runs found them."""
+    found = {(curve.experiment.settings.data.source, *curve.sizes.values()): None for curve in curves}  # each once, in order
+    return "; ".join(f"{source}: M = {m}, N = {n}, P = {p}" for source, m, n, p in found).capitalize() + "."
 
 
 def table(curves):

@@ -270,7 +270,10 @@ def _summary(found):
             if not faster:
                 where = "nowhere on this map"
             elif len(cuts) == len(found.cuts):
-                where = f"on every cut, for m from {min(m for _, m in faster)} to {max(m for _, m in faster)} at the widest"
+                throughout = [str(m) for m in found.m if all((cut, m) in faster for cut in found.cuts)]
+                where = "on every cut, " + (
+                    f"with m = {', '.join(throughout)}" if throughout else "with an m that differs by cut"
+                )
             else:
                 where = "only on " + ", ".join(cuts)
             sentences.append(f"{way.upper()} saves {words} {where}")

@@ -4,6 +4,7 @@ import hashlib
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedmavg_mpi.report.curves import by_evaluation
 from fedmavg_mpi.reproduce import worker
 
 LAST_ROUNDS = 10
+LOCK = ".reproducing"
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,15 @@ class Experiment:
         Resolved; ``run.seed`` draws the start and the clients of each round.
     data_seed : int
         Draws the data and cuts them into clients, so that several starts share one data set.
+    needs_classes : bool
+        Whether the data must come with known classes.
     """
 
     panel: str
     curve: str
     settings: config.Config
     data_seed: int = 0
+    needs_classes: bool = False
 
     @property
     def store_settings(self):
@@ -69,11 +74,14 @@ class Curve:
         One entry an evaluation, as :func:`fedmavg_mpi.report.curves.by_evaluation` gives them.
     seconds : float
         That the rounds took, evaluation included.
+    sizes : dict of str to int
+        Features, samples and clients of the data.
     """
 
     experiment: Experiment
     columns: dict
     seconds: float
+    sizes: dict
 
     @property
     def panel(self):
@@ -206,11 +214,22 @@ class Study:
             {"what": "run", "config": config.to_toml(self._on_store(found)), "out": str(self.directory(found))}
             for found in pending.values()
         ]
-        for tasks, unit in ((prepare, "store"), (run, "run")):
-            if not tasks:
-                continue
+        lock = results.claim(self.out / LOCK, "another fedmavg reproduce is at work there")
+        try:
+            self._carry_out(title, "store", prepare)
+            for found in pending.values():
+                if found.needs_classes and stores.ClientStore(self.store(found)).label_names is None:
+                    raise DataError(
+                        f"{found.settings.data.path}: no classes, which {title} needs; put the label table beside the data"
+                    )
+            self._carry_out(title, "run", run)
+        finally:
+            results.release(lock)
+
+    def _carry_out(self, title, unit, tasks):
+        if tasks:
             with tqdm(total=len(tasks), desc=title, unit=unit, mininterval=0.2 if sys.stderr.isatty() else 10) as progress:
-                worker.carry_out(tasks, self.jobs, lambda task, progress=progress: progress.update())
+                worker.carry_out(tasks, self.jobs, lambda task: progress.update())
 
     def _on_store(self, experiment):
         return config.replace(experiment.settings, "data", source="store", path=str(self.store(experiment).resolve()))
@@ -235,18 +254,31 @@ class Study:
         for name in ("nmi", "ari"):  # known at the end only
             if name in attributes:
                 columns[name] = np.r_[np.full(columns["round"].size - 1, np.nan), attributes[name]]
-        return columns, float(data["rounds/seconds"].sum())
+        sizes = {name: int(attributes[name]) for name in ("features", "samples", "clients")}
+        return columns, float(data["rounds/seconds"].sum()), sizes
 
 
 def _files(data):
-    """Names and sizes of the files that a source reads, so that other data of the same name are told apart."""
+    """Names and contents of the files that a source reads, so that other data of the same name are told apart."""
     if data.source == "synthetic":
         return ()
     place = config.find_data(data.path)
     if not place.exists():
         raise DataError(f"{data.path}: no such file or folder; give the folder that holds {data.path} with --data DIR")
     files = sorted(place.iterdir()) if place.is_dir() else [place]
-    return tuple(f"{file.name} {file.stat().st_size}" for file in files if file.is_file() and not file.name.startswith("."))
+    return tuple(f"{file.name} {_digest(file)}" for file in files if file.is_file() and not file.name.startswith("."))
+
+
+@cache
+def _digest(path):
+    """SHA-256 of a file, read once."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"{path}: can't be read ({error.strerror}); make it readable, or give other data with --data DIR"
+        ) from None
 
 
 def _key(*texts):

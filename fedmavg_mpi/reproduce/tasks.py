@@ -14,11 +14,9 @@ CASES = {"Case 1": "partition.scheme=iid", "Case 2": "partition.scheme=clustered
 FIXED_ROUNDS = "stop.rel_tol=0"  # to the round limit, so that curves can be compared at its end
 
 
-SYNTHETIC_IN_WORDS = "Synthetic data, M = 2000, N = 10000, K = 20, P = 100"
-TCGA_IN_WORDS = "TCGA miRNA expression, M = 401, N = 8917, K = 20, P = 100"
-MOVIELENS_IN_WORDS = (
-    "MovieLens (ml-latest-small), each of 610 users a client, K = 40, lambda = 0.6, 20% of each user's ratings held out"
-)
+SYNTHETIC_IN_WORDS = "Synthetic data, K = 20"
+TCGA_IN_WORDS = "TCGA miRNA expression, K = 20"
+MOVIELENS_IN_WORDS = "MovieLens (ml-latest-small), each user a client, K = 40, lambda = 0.6, 20% of the ratings held out"
 
 
 def clients_in_words(m):

@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections import deque
 from multiprocessing.connection import wait
+from pathlib import Path
 
 from fedmavg_mpi import config, runner
 from fedmavg_mpi.errors import FedmavgError
+from fedmavg_mpi.results import CHECKPOINT_FOLDER
 
 # a child is no rank of the launcher that its parent may have been started by
 LAUNCHER_VARIABLES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "SLURM_STEP_", "SLURM_PROCID")
@@ -92,7 +94,14 @@ def perform(task):
     else:
         from fedmavg_mpi import communicator
 
-        if not runner.run(communicator.connect(), lambda: settings, task["out"], force=True):
+        comm, stopped = communicator.connect(), (Path(task["out"]) / CHECKPOINT_FOLDER).is_dir()
+        try:
+            finished = runner.run(comm, lambda: settings, task["out"], force=not stopped, resume=stopped)
+        except FedmavgError:
+            if not stopped:
+                raise
+            finished = runner.run(comm, lambda: settings, task["out"], force=True)  # not to be gone on with
+        if not finished:
             sys.exit(1)  # stopped by the parent's signal
 
 
@@ -106,7 +115,10 @@ def main():
             error = None
         except FedmavgError as found:
             error = str(found)
-        print(json.dumps({"error": error}), flush=True)
+        try:
+            print(json.dumps({"error": error}), flush=True)
+        except BrokenPipeError:  # the parent is gone
+            os._exit(1)
 
 
 if __name__ == "__main__":
