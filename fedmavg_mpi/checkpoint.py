@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run after a round, from which it goes on bit for bit.
 
 ``DIR/checkpoint/round-NNNNNNNN/`` is one generation: ``rank-NNNN.h5``, a file a rank with the private state of its clients, a row a sample in
-client order; and ``server.h5``, written last, with the server's state, the rows of each rank and the digest of its file. No private state
-passes through another rank. Two generations are kept.
+client order; ``server.h5`` with the server's state, the rows of each rank and the digest of its file; and, written last, ``server.sha256``
+with the digest of that one. No private state passes through another rank. Two generations are kept.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from fedmavg_mpi.store import reason, written_aside
 
 FORMAT = "fedmavg_mpi checkpoint"
 VERSION = 2
-SERVER_FILE = "server.h5"
+SERVER_FILE, DIGEST_FILE = "server.h5", "server.sha256"
 GENERATIONS = 2
 
 
@@ -81,7 +81,7 @@ class Checkpoints:
                 if self.comm.is_server:
                     parts = {**server_state, "parts/digests": digests}
                     parts |= {f"parts/{kind}": counts for kind, counts in self.counts.items()}
-                    _write(generation / SERVER_FILE, parts, self.identity)
+                    _write_digest(generation / DIGEST_FILE, _write(generation / SERVER_FILE, parts, self.identity))
                     self._remove_all_but(self._generations()[:GENERATIONS])
 
     def latest(self):
@@ -111,7 +111,8 @@ class Checkpoints:
                     if i == len(names) - 1:
                         raise
                     if isinstance(error, DataError):
-                        print(f"fedmavg: {error}; going on from the checkpoint before it", file=sys.stderr, flush=True)
+                        fault = str(error).partition(";")[0]  # what to do about it is for the last one
+                        print(f"fedmavg: {fault}; trying the checkpoint before it", file=sys.stderr, flush=True)
         return None
 
     def remove(self):
@@ -119,8 +120,8 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _generations(self):
-        """Folders with a server's file, the newest first."""
-        return sorted((path.parent for path in self.folder.glob(f"round-*/{SERVER_FILE}")), reverse=True)
+        """Folders that were written to the end, the newest first."""
+        return sorted((path.parent for path in self.folder.glob(f"round-*/{DIGEST_FILE}")), reverse=True)
 
     def _remove_all_but(self, kept):
         for path in self.folder.glob("round-*"):
@@ -128,7 +129,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _read(self, generation):
-        server_state, identity = _read(generation / SERVER_FILE)
+        server_state, identity = _read(generation / SERVER_FILE, _read_digest(generation / DIGEST_FILE))
         self._check_identity(generation, identity)
         digests = server_state.pop("parts/digests")
         theirs = {kind: _ranges(server_state.pop(f"parts/{kind}")) for kind in self.counts}
@@ -189,20 +190,29 @@ def _writing(path):
 
 
 def _write(path, datasets, identity):
-    """Write a file with its own digest, whole on the disk before it gets its name; returns the digest."""
-    digest = _digest(datasets, identity)
+    """Write a file, whole on the disk before it gets its name; returns the SHA-256 of its bytes."""
     with written_aside(path) as aside:
         with h5py.File(aside, "w") as file:
-            file.attrs.update(format=FORMAT, version=VERSION, identity=identity, sha256=digest.hex())
+            file.attrs.update(format=FORMAT, version=VERSION, identity=identity)
             for name, values in datasets.items():
                 file[name] = values
         with open(aside, "rb+") as written:
             os.fsync(written.fileno())
-    return digest
+            return hashlib.file_digest(written, "sha256").digest()
 
 
-def _read(path, digest=None):
-    """A file's (datasets, identity), if it is whole, and the one with this digest.
+def _write_digest(path, digest):
+    """Write the digest of a file, likewise."""
+    with written_aside(path) as aside, open(aside, "w") as file:
+        file.write(digest.hex())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path, digest):
+    """A file's (datasets, identity), if its bytes are those that have this digest.
+
+    Nothing else looks at a file before that: on damaged ones the HDF5 library may loop for ever or crash.
 
     Raises
     ------
@@ -210,25 +220,24 @@ def _read(path, digest=None):
     """
     datasets = {}
     try:
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").digest() != digest:
+                raise DataError(f"{path}: cut or damaged checkpoint; --force to start again")
         with h5py.File(path, "r", locking=False) as file:
             if file.attrs.get("format") != FORMAT or file.attrs["version"] != VERSION:
                 raise DataError(f"{path}: not a checkpoint of version {VERSION}; choose another --out, or --force to start again")
-            identity, written = file.attrs["identity"], bytes.fromhex(file.attrs["sha256"])
+            identity = file.attrs["identity"]
             file.visititems(lambda name, item: datasets.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
     except FileNotFoundError:
         raise DataError(f"{path}: missing from the checkpoint; --force to start again") from None
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError):
-        raise DataError(f"{path}: cut or damaged checkpoint; --force to start again") from None
-    if _digest(datasets, identity) != written or digest not in (None, written):
-        raise DataError(f"{path}: damaged checkpoint, whose checksum differs; --force to start again")
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: can't be read ({reason(error)}); --force to start again") from None
     return datasets, identity
 
 
-def _digest(datasets, identity):
-    """SHA-256 of names, types, shapes and bytes."""
-    total = hashlib.sha256(identity.encode())
-    for name in sorted(datasets):
-        values = np.ascontiguousarray(datasets[name])
-        total.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
-        total.update(values.reshape(-1).view(np.uint8).data)
-    return total.digest()
+def _read_digest(path):
+    """The digest that :func:`_write_digest` wrote; of nothing where it can't be read."""
+    try:
+        return bytes.fromhex(path.read_text())
+    except (OSError, ValueError):
+        return b""

@@ -285,13 +285,13 @@ def _on_all_ranks(work):
         raise  # the results are printed last, by the server
     except BaseException as error:
         by_signal = isinstance(error, KeyboardInterrupt | SystemExit)
-        if comm.size == 1 and by_signal:
-            raise
         if not by_signal:
             traceback.print_exc()
         elif not comm.is_server:
             time.sleep(signals.WORKERS_PATIENCE)
-        status = _say_interrupted(error) if by_signal else 1
+        if by_signal:
+            _say_interrupted(error)
+        status = STOPPED if by_signal else 1  # before the rounds nothing is lost: the same command starts again
         sys.stderr.flush()
         if comm.size > 1:
             comm.abort(status)

@@ -9,7 +9,8 @@ from fedmavg_mpi.config import key
 from fedmavg_mpi.errors import ConfigError
 
 FOLDER = Path("jobs/machines")
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
+LONGEST = 366 * 86400  # seconds of a limit
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def seconds(what, time):
     else:
         units = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(rest)]
     total = int(days or 0) * 86400 + sum(part * unit for part, unit in zip(rest, units, strict=False))
+    if total > LONGEST:
+        raise ConfigError(f"{what} is {time!r}, expected at most a year")
     if total == 0:
         raise ConfigError(f"{what} is {time!r}, expected more than no time at all")
     return total

@@ -121,6 +121,10 @@ class OutputDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = claim(self.path / self.LOCK, "another run is writing there")
             stopped = (self.path / CHECKPOINT_FOLDER).exists()
+            if stopped and not (self.path / CHECKPOINT_FOLDER).is_dir():
+                raise DataError(
+                    f"{self.path / CHECKPOINT_FOLDER}: a file, expected a folder of checkpoints; remove it, or choose another --out"
+                )
             self.finished = (self.path / RUN_FILE).exists() and not stopped  # else it is being replaced
             if self.finished and not force and not resume:
                 raise DataError(f"{self.path}: holds a finished run; choose another --out, or --force to replace it")

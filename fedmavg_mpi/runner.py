@@ -96,9 +96,10 @@ def identity(settings, fingerprint):
     fingerprint : str
         Of the data, which count rather than their path.
     """
-    lines = [f"fedmavg_mpi {__version__}", f"data {fingerprint}"]
+    lines = [f"fedmavg_mpi {__version__}"]
     for section, keys in config.as_dict(settings).items():
         lines += [f"{section}.{key} = {value!r}" for key, value in keys.items() if key not in FREE.get(section, ())]
+    lines.append(f"data {fingerprint}")  # last: other settings may be why the data differ
     return "\n".join(lines)
 
 
@@ -114,7 +115,8 @@ def is_finished(directory, settings):
         return False
     theirs = config.read(directory.path / results.CONFIG_FILE)
     ours = filled(settings, config.as_dict(theirs))
-    for there, here in zip(identity(theirs, "").splitlines(), identity(ours, "").splitlines(), strict=True):
+    facts = [[*identity(one, "").splitlines(), f"stop.max_rounds = {one.stop.max_rounds}"] for one in (theirs, ours)]
+    for there, here in zip(*facts, strict=True):
         if there != here:
             raise ConfigError(
                 f"{directory.path}: holds a finished run with {there} where this one has {here}; choose another --out, or --force"
@@ -125,10 +127,15 @@ def is_finished(directory, settings):
 def go_on(federation, checkpoints):
     """Take the newest checkpoint, if there is one."""
     state = checkpoints.latest()
-    if state is not None:
-        federation.restore(*state)
+    if state is None:
+        return
+    federation.restore(*state)
+    done, allowed = federation.history.n_rounds, federation.settings.stop.max_rounds
+    with federation.comm.uncounted(), federation.comm.together():
         if federation.comm.is_server:
-            print(f"fedmavg: going on after round {federation.history.n_rounds}", file=sys.stderr, flush=True)
+            if done > allowed:
+                raise ConfigError(f"stop.max_rounds = {allowed} for a run that has done {done}, expected at least as many")
+            print(f"fedmavg: going on after round {done}", file=sys.stderr, flush=True)
 
 
 def check(settings):

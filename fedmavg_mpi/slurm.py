@@ -14,6 +14,7 @@ from fedmavg_mpi.machines import seconds
 from fedmavg_mpi.text import fits_a_line
 
 CHECKPOINTED = 75  # exit status of a run that a signal has stopped after a checkpoint
+MOST_ELEMENTS, LONGEST_NAME, LONGEST_PATH = 10**6, 200, 1000  # beyond what a scheduler or a file system takes
 COMMENT = "fedmavg:"  # marks our jobs in the queue, before their run directory
 
 # The launcher gets USR1 for TERM too: Open MPI's mpirun answers TERM by killing its ranks. A trap ends the wait, which then starts again.
@@ -137,26 +138,40 @@ def check(machine, job):
     ConfigError
     """
     queue = machine.queue
-    time, most = seconds("--time", job.time), queue.max_time and seconds("queue.max_time", queue.max_time)
+    time, most = seconds("the job's time", job.time), queue.max_time and seconds("queue.max_time", queue.max_time)
     refused = {
         f"{job.ntasks} tasks on {job.nodes} nodes of {machine.nodes.cores} cores; ask for fewer --ntasks or more --nodes": (
             job.ntasks > job.nodes * machine.nodes.cores
         ),
         f"{job.ntasks} tasks on {job.nodes} nodes, expected at least one each; ask for fewer --nodes": job.ntasks < job.nodes,
         f"{job.nodes} nodes, expected at most {queue.max_nodes} on this machine; ask for fewer": 0 < queue.max_nodes < job.nodes,
-        f"--time {job.time}, expected at most {queue.max_time} on this machine; the job goes on after its limit": (
+        f"the job's time {job.time}, expected at most {queue.max_time} on this machine; the job goes on after its limit": (
             bool(most) and time > most
         ),
-        f"--time {job.time}, expected more than the {queue.signal_seconds} s ahead of it at which runs are stopped "
+        f"the job's time {job.time}, expected more than the {queue.signal_seconds} s ahead of it at which runs are stopped "
         "(queue.signal_seconds); ask for longer": time <= queue.signal_seconds,
-        f"--array {job.seeds!r}, expected whole numbers and ranges, as in 0-9 or 1,3,5-7": bool(job.seeds)
-        and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", job.seeds, re.ASCII),
+        f"--array {job.seeds[:80]!r}, expected whole numbers and rising ranges below {MOST_ELEMENTS}, as in 0-9 or 1,3,5-7": (
+            bool(job.seeds) and not is_array(job.seeds)
+        ),
+        f"a name of {len(job.name)} characters, expected at most {LONGEST_NAME}; give another --name": len(job.name)
+        > LONGEST_NAME,
+        f"a run directory of {len(job.out)} characters, expected at most {LONGEST_PATH}; give another --out": len(job.out)
+        > LONGEST_PATH,
+        f"{job.nodes} nodes, expected at most {MOST_ELEMENTS}; ask for fewer --nodes": job.nodes > MOST_ELEMENTS,
         "--array and --sweep, expected one of them; sweep the seed with --sweep run.seed=0,1,2": bool(job.seeds and job.sweep),
         "--at-once without --array or --sweep; leave it out": bool(job.at_once) and not job.is_array,
     }
     for words, found in refused.items():
         if found:
             raise ConfigError(words)
+
+
+def is_array(text):
+    """Whether a text says which elements an array has, as sbatch reads it."""
+    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text, re.ASCII):
+        return False
+    ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    return all(ends[0] <= ends[-1] < MOST_ELEMENTS for ends in ranges)
 
 
 def directives(machine, job):

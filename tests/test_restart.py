@@ -74,7 +74,7 @@ def start(job, out, ranks, *more):
 
 def wait_for_checkpoint(out, process):
     deadline = time.monotonic() + 120
-    while not list(out.glob("checkpoint/round-*/server.h5")):
+    while not list(out.glob("checkpoint/round-*/server.sha256")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -161,7 +161,7 @@ def test_cut_checkpoint_gives_way_to_the_one_before(job, stopped):
     newest.write_bytes(newest.read_bytes()[:-100])
     done = fedmavg("run", path, "--out", stopped, "--resume", ranks=3)
     assert done.returncode == 0
-    assert "rank-0001.h5" in done.stderr and "going on from the checkpoint before it" in done.stderr
+    assert "rank-0001.h5" in done.stderr and "trying the checkpoint before it" in done.stderr
     same(results.summarize(stopped), whole, (*SAME, *SAME_RANKS))
 
 
@@ -178,7 +178,7 @@ def test_no_whole_checkpoint_left_is_refused(job, stopped):
 def error_of_last_line(done):
     """As ``error_of``, after words on a checkpoint that gives way."""
     *before, last = done.stderr.strip().splitlines()
-    assert done.returncode == 2 and all("going on from the checkpoint before it" in line for line in before), done.stderr
+    assert done.returncode == 2 and all("trying the checkpoint before it" in line for line in before), done.stderr
     assert last.startswith("fedmavg: error: ")
     return last
 
@@ -203,10 +203,21 @@ def test_resume_needs_a_directory(job):
     assert "--out" in error_of(fedmavg("run", job[0], "--resume"))
 
 
-def test_more_rounds_for_a_run_that_was_stopped(job, stopped):
-    done = fedmavg("run", job[0], "--set", "stop.max_rounds=30", "--out", stopped, "--resume", ranks=3)
+def test_another_number_of_rounds_for_a_run_that_was_stopped(job, stopped):
+    assert "max_rounds" in error_of_last_line(
+        fedmavg("run", job[0], "--set", "stop.max_rounds=5", "--out", stopped, "--resume", ranks=3)
+    )
+    done = fedmavg("run", job[0], "--set", "stop.max_rounds=390", "--out", stopped, "--resume", ranks=3)
     assert done.returncode == 0
-    assert json.loads(fedmavg("summary", stopped, "--json").stdout)["rounds"] >= 30
+    assert json.loads(fedmavg("summary", stopped, "--json").stdout)["rounds"] == 390
+    refused = fedmavg("run", job[0], "--set", "stop.max_rounds=400", "--out", stopped, "--resume", ranks=3)
+    assert "stop.max_rounds = 390" in error_of(refused)
+
+
+def test_a_file_in_the_checkpoints_place(job, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").touch()
+    assert "expected a folder" in error_of(fedmavg("run", job[0], "--out", tmp_path / "run", "--resume"))
 
 
 def test_killed_at_any_moment(job, tmp_path):

@@ -21,7 +21,8 @@ def folder(comm):
     """A folder that all ranks see."""
     path = Path(comm.broadcast_text(tempfile.mkdtemp() if comm.is_server else None))
     yield path
-    comm.broadcast_text("done")
+    with comm.together():  # all are done with it
+        pass
     if comm.is_server:
         shutil.rmtree(path)
 

@@ -219,24 +219,27 @@ def harm(comm, path, how):
             path.unlink()
         elif how == "cut":
             path.write_bytes(content[: len(content) // 2])
-        elif how == "flipped":  # somewhere in the middle of a factor
-            place = content.index(b"\x3f", len(content) // 2)
-            path.write_bytes(content[:place] + b"\x3e" + content[place + 1 :])
+        elif how == "flipped":  # one bit, where the HDF5 library would crash
+            place = min(1057, len(content) // 2)
+            path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        elif how == "zeroed":  # a sector, on which it would loop for ever
+            start = next((begin for begin in range(512, len(content), 512) if any(content[begin : begin + 512])), 0)
+            path.write_bytes(content[:start] + bytes(min(512, len(content) - start)) + content[start + 512 :])
         elif how == "empty":
             path.write_bytes(b"")
     comm.broadcast_text("harmed")
 
 
-@pytest.mark.parametrize("how", ["gone", "cut", "flipped", "empty"])
-@pytest.mark.parametrize("which", ["server.h5", "rank"])
+@pytest.mark.parametrize("how", ["gone", "cut", "flipped", "zeroed", "empty"])
+@pytest.mark.parametrize("which", ["server.h5", "server.sha256", "rank"])
 def test_a_harmed_checkpoint_gives_way_to_the_one_before(comm, folder, small_store, which, how):
     federation = written(comm, folder, small_store)
     assert latest_round(federation, folder) == 4
-    name = which if which == "server.h5" else f"rank-{comm.size - 1:04d}.h5"
+    name = which if which != "rank" else f"rank-{comm.size - 1:04d}.h5"
     harm(comm, folder / "checkpoint" / "round-00000004" / name, how)
     assert latest_round(federation, folder) == 2
     harm(comm, folder / "checkpoint" / "round-00000002" / name, how)
-    if which == "server.h5" and how == "gone":
+    if which == "server.sha256" and how == "gone":
         assert checkpoints_of(federation, folder).latest() is None
         return
     with pytest.raises((DataError, FailedElsewhereError)):
