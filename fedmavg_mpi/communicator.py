@@ -20,8 +20,7 @@ SERVER = 0
 STOP_TAG = 1  # all other messages have 0
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
-SLEPT_THROUGH, LENGTHENING = 0.7, 0.2  # of a usual wait; of what is longer than usual
-NAP_SHARE, LONGEST_NAP = 1 / 16, 2e-4  # of the time waited so far, so that little is lost by sleeping on; seconds
+NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
 
 
 class FailedElsewhereError(Exception):
@@ -53,7 +52,6 @@ class Communicator:
         self.everyone = tuple(range(self.size))
         self.ledger = MpiLedger()
         self.seconds_waited = 0.0
-        self._usual_waits = {}  # seconds, by what was waited for
         self._requests_to_stop = 0  # sent from here; at the server, less those received
         self._spin_seconds = SPIN_SECONDS if self._has_own_core() else 0.0
 
@@ -77,7 +75,7 @@ class Communicator:
         with self._group(ranks) as group:
             if group is None:
                 return
-            self._wait(group.Ibcast(buffer, root=0), ("broadcast", kind, buffer.shape))
+            self._wait(group.Ibcast(buffer, root=0))
             self._count(kind, sends=self.is_server, receives=not self.is_server, nbytes=buffer.nbytes)
 
     def reduce(self, buffer, kind, ranks):
@@ -86,7 +84,7 @@ class Communicator:
             if group is None:
                 return
             mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
-            self._wait(group.Ireduce(mine, result, root=0), ("reduce", kind, buffer.shape))
+            self._wait(group.Ireduce(mine, result, root=0))
             self._count(kind, sends=not self.is_server, receives=self.is_server, nbytes=buffer.nbytes)
 
     def allreduce(self, buffer, kind, ranks):
@@ -94,7 +92,7 @@ class Communicator:
         with self._group(ranks) as group:
             if group is None:
                 return
-            self._wait(group.Iallreduce(self._in_place, buffer), ("allreduce", kind, buffer.shape))
+            self._wait(group.Iallreduce(self._in_place, buffer))
             self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
 
     def gather(self, part, rows, kind, ranks=None):
@@ -126,7 +124,7 @@ class Communicator:
             if self.is_server:
                 displacements = np.concatenate([[0], np.cumsum(counts[:-1])])
                 target = [whole, (counts, displacements)]
-            self._wait(group.Igatherv([part, int(counts[group.Get_rank()])], target, root=0), ("gather", kind, part.shape[1:]))
+            self._wait(group.Igatherv([part, int(counts[group.Get_rank()])], target, root=0))
         if self.is_server:
             self.ledger.add(kind, received=whole.nbytes - part.nbytes)
         else:
@@ -284,33 +282,21 @@ class Communicator:
         self._groups.move_to_end(key)
         return self._groups[key]
 
-    def _wait(self, request, what=None):
+    def _wait(self, request):
         """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it.
 
-        A rank that shares its core with another doesn't spin at all: it would keep from working the very rank that it waits for. And what
-        took long the last times is first slept through for the most part, since each look costs the core that others need.
-
-        Parameters
-        ----------
-        request : mpi4py.MPI.Request
-        what : hashable, optional
-            What is waited for, if it comes again and again.
+        A rank that shares its core with another doesn't spin at all: it would keep from working the very rank that it waits for. Naps are
+        short, since sums and broadcasts pass through ranks on their way: one that sleeps on delays all behind it.
         """
         start = time.perf_counter()
-        usual = self._usual_waits.get(what, 0.0)
         while not request.Test():  # which moves what there is to move, and is no waiting
             before = time.perf_counter()
             waited = before - start
             if waited < self._spin_seconds:
                 os.sched_yield()
             else:
-                time.sleep(max(SLEPT_THROUGH * usual - waited, min(NAP_SHARE * waited, LONGEST_NAP)))
+                time.sleep(min(NAP_SHARE * waited, LONGEST_NAP))
             self.seconds_waited += time.perf_counter() - before
-        if what is not None:
-            waited = (
-                time.perf_counter() - start
-            )  # the shorter ones count more: to sleep too long costs more than to look too often
-            self._usual_waits[what] = min(waited, usual + (waited - usual) * LENGTHENING)
 
     def _has_own_core(self):
         """Whether this host has a core for each of its ranks."""
