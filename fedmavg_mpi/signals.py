@@ -17,11 +17,27 @@ def leaving():
     Further ones are ignored from then on: nothing interrupts that.
     """
     before = {number: signal.signal(number, _leave) for number in SIGNALS}
+    sys.unraisablehook = _raise_again
     try:
         yield
     finally:
+        sys.unraisablehook = sys.__unraisablehook__
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _raise_again(unraisable):
+    """Python drops what is raised inside of a finalizer: an exception that is to end the program is raised anew, a moment later."""
+    error = unraisable.exc_value
+    if not isinstance(error, KeyboardInterrupt | SystemExit):
+        sys.__unraisablehook__(unraisable)
+        return
+
+    def leave(number, frame):
+        raise error
+
+    signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 def _leave(number, frame):
