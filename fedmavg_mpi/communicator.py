@@ -72,28 +72,28 @@ class Communicator:
         ranks : tuple of int
             Receivers; the server is added.
         """
-        with self._group(ranks) as group:
-            if group is None:
-                return
-            self._wait(group.Ibcast(buffer, root=0))
-            self._count(kind, sends=self.is_server, receives=not self.is_server, nbytes=buffer.nbytes)
+        group = self._group(ranks)
+        if group is None:
+            return
+        self._wait(group.Ibcast(buffer, root=0))
+        self._count(kind, sends=self.is_server, receives=not self.is_server, nbytes=buffer.nbytes)
 
     def reduce(self, buffer, kind, ranks):
         """The sum of these ranks' buffers, in place at the server, whose own buffer takes part."""
-        with self._group(ranks) as group:
-            if group is None:
-                return
-            mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
-            self._wait(group.Ireduce(mine, result, root=0))
-            self._count(kind, sends=not self.is_server, receives=self.is_server, nbytes=buffer.nbytes)
+        group = self._group(ranks)
+        if group is None:
+            return
+        mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
+        self._wait(group.Ireduce(mine, result, root=0))
+        self._count(kind, sends=not self.is_server, receives=self.is_server, nbytes=buffer.nbytes)
 
     def allreduce(self, buffer, kind, ranks):
         """The sum of the buffers of the server and these ranks, in place on each of them."""
-        with self._group(ranks) as group:
-            if group is None:
-                return
-            self._wait(group.Iallreduce(self._in_place, buffer))
-            self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
+        group = self._group(ranks)
+        if group is None:
+            return
+        self._wait(group.Iallreduce(self._in_place, buffer))
+        self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
 
     def gather(self, part, rows, kind, ranks=None):
         """The ranks' parts, one under the other in rank order, at the server.
@@ -115,16 +115,16 @@ class Communicator:
         rows = np.asarray(rows)
         ranks = np.flatnonzero(rows) if ranks is None else np.array(ranks, np.int64)
         whole = np.empty((int(rows.sum()), *part.shape[1:]), part.dtype) if self.is_server else None
-        with self._group(ranks) as group:
-            if group is None:
-                return part.copy() if self.is_server else None
-            per_row = int(np.prod(part.shape[1:], dtype=np.int64))
-            counts = rows[sorted({SERVER, *ranks.tolist()})] * per_row
-            target = None
-            if self.is_server:
-                displacements = np.concatenate([[0], np.cumsum(counts[:-1])])
-                target = [whole, (counts, displacements)]
-            self._wait(group.Igatherv([part, int(counts[group.Get_rank()])], target, root=0))
+        group = self._group(ranks)
+        if group is None:
+            return part.copy() if self.is_server else None
+        per_row = int(np.prod(part.shape[1:], dtype=np.int64))
+        counts = rows[sorted({SERVER, *ranks.tolist()})] * per_row
+        target = None
+        if self.is_server:
+            displacements = np.concatenate([[0], np.cumsum(counts[:-1])])
+            target = [whole, (counts, displacements)]
+        self._wait(group.Igatherv([part, int(counts[group.Get_rank()])], target, root=0))
         if self.is_server:
             self.ledger.add(kind, received=whole.nbytes - part.nbytes)
         else:
@@ -259,16 +259,12 @@ class Communicator:
     def _count(self, kind, sends, receives, nbytes):
         self.ledger.add(kind, sent=nbytes if sends else 0, received=nbytes if receives else 0)
 
-    @contextmanager
     def _group(self, ranks):
         """The communicator of the server and these ranks; None on a rank outside, or if the server would be alone."""
         key = tuple(sorted({SERVER, *map(int, ranks)}))
         if len(key) == 1:
-            yield None
-        elif len(key) == self.size:
-            yield self._world
-        else:
-            yield self._cached_group(key)
+            return None
+        return self._world if len(key) == self.size else self._cached_group(key)
 
     def _cached_group(self, key):
         # Every rank keeps the same list of groups, its own or not, so that all members of one free it together.

@@ -189,6 +189,12 @@ class RunConfig:
     )
     save_local_factors: bool = key(False, "keep H in the run file; it is the clients' own and leaves them only if asked for")
     threads: int = key(1, "BLAS threads a rank", minimum=1)
+    products: str = key(
+        "auto",
+        "clustering, dense samples: tiles: the products with X by compiled kernels for narrow factors (one thread a rank); blas; auto: "
+        "the faster one, measured once a machine and shape and kept in the user's cache folder (the run file says which)",
+        choices=("auto", "tiles", "blas"),
+    )
     placement: str = key(
         "size",
         "size: the most samples that a rank has are as few as can be; measured: the most seconds, by a trial before the first round "

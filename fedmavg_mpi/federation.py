@@ -109,7 +109,8 @@ class Federation:
         """What a checkpoint keeps, as :meth:`Checkpoints.write` takes it: of the server, of this rank, of its samples and of its clients."""
         server = {}
         if self.comm.is_server:
-            server = {**self.algorithm.state(), **self.history.state(), "rule": self.rule.state(), "rho": np.array(self.rho)}
+            rule = {"rule": self.rule.state(), "rho": np.array(self.rho)}
+            server = {**self.algorithm.state(), **self.history.state(), **self.application.state(), **rule}
         rank = {"ledger": self.comm.ledger.as_array(), "clock": self.clock.state()}
         private = {**self.application.private_state(), **self.algorithm.private_state()}
         return server, rank, private, self.algorithm.aggregation.state_by_client()
@@ -118,7 +119,7 @@ class Federation:
         """Take a checkpoint's state. On another number of ranks the MPI ledger and the seconds by phase start anew."""
         self.algorithm.restore(server, private, bool(rank))
         if private:
-            self.application.restore(private)
+            self.application.restore(server, private)
         self.algorithm.aggregation.restore_by_client(by_client)
         self.history.restore(server)
         self.rule.restore(server["rule"])

@@ -93,7 +93,8 @@ class Placement:
 
     def ranks_of(self, clients):
         """The ranks that own any of these clients (sorted ids), in order, as a tuple."""
-        return tuple(np.flatnonzero(self.split(clients)).tolist())
+        owned = np.diff(self.cut) if clients.size == self.sizes.size else self.split(clients)
+        return tuple(owned.nonzero()[0].tolist())
 
     def split(self, clients):
         """How many of these clients (sorted ids) each rank owns: ndarray of int64 (ranks,)."""

@@ -332,7 +332,7 @@ def rounds(federation, checkpoints=None, stop=None):
                 evaluation = federation.evaluate()
         with clock("control"):
             decision = federation.decide(s, evaluation)
-            if evaluation:
+            if evaluation and not progress.disable:
                 progress.set_postfix(history.latest(), refresh=False)
             if stop and stop.received and not asked and not comm.is_server:
                 comm.ask_server_to_stop()

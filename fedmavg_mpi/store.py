@@ -305,8 +305,11 @@ class ClientStore:
 
 
 def _empty(shape, dtype):
+    """An array that begins at a cache line, so that vectors of its rows don't lie across two where the rows' length allows."""
+    nbytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
     try:
-        return np.empty(shape, dtype)
+        raw = np.empty(nbytes + 64, np.uint8)
+        return raw[-raw.ctypes.data % 64 :][:nbytes].view(dtype).reshape(shape)
     except MemoryError:
         raise DataError(
             f"{shape[0]} x {shape[1]} samples don't fit in this rank's memory; start more ranks on more hosts, or set run.dtype = 'float32'"

@@ -11,6 +11,15 @@ def norm2(matrix):
     return sum(float(entry) ** 2 for entry in np.ravel(matrix))
 
 
+def product(A, B):
+    """A B, entry by entry."""
+    out = np.zeros((A.shape[0], B.shape[1]))
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            out[i, j] = sum(float(A[i, n]) * float(B[n, j]) for n in range(A.shape[1]))
+    return out
+
+
 def penalties(X, rho, nu):
     """rho and nu in absolute units, and N."""
     N = sum(X_p.shape[1] for X_p in X)

@@ -17,12 +17,12 @@ CASES = [
     for sizes in SIZES
     for n_components in (1, 3)
     for dtype in (np.float64, np.float32)
-    for kind in ("dense", "sparse")
+    for kind in ("tiles", "blas", "sparse")
     for client_by_client in (False, True)
 ]
 
 
-def build(sizes, n_components, dtype=np.float64, kind="dense", client_by_client=False, n_features=8):
+def build(sizes, n_components, dtype=np.float64, kind="tiles", client_by_client=False, n_features=8):
     """A model, its shard with a random W received, and the same as the oracle takes them: (model, shard, X, W, H)."""
     random = np.random.default_rng(sum(sizes) + n_components)
     samples = random.random((sum(sizes), n_features)) * (random.random((sum(sizes), n_features)) < 0.7)
@@ -32,7 +32,7 @@ def build(sizes, n_components, dtype=np.float64, kind="dense", client_by_client=
     totals = DataTotals(sum(sizes), n_features, totals[:, 0].sum(), totals[:, 1].sum(), totals[:, 2].max())
     model = ClusteringModel(ModelConfig(n_components=n_components, rho=RHO, nu=NU), totals)
     given = sparse.csr_array(samples) if kind == "sparse" else samples
-    shard = ClusteringShard(given, offsets, 0, model, 0, client_by_client)
+    shard = ClusteringShard(given, offsets, 0, model, 0, client_by_client, "blas" if kind == "sparse" else kind)
     w = random.random((n_components, n_features)).astype(dtype)
     shard.receive(w)
     x = [part.T.astype(np.float64) for part in np.split(samples, offsets[1:-1])]
@@ -86,7 +86,7 @@ def test_objective_from_products_that_are_there_anyway(case):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", ["tiles", "sparse"])
 def test_a_tiny_objective_is_not_lost_to_cancellation(dtype, kind):
     model, shard, *_ = build([5, 3], 2, dtype, kind)
     exact = (shard.h.T @ shard.w).astype(dtype)  # X = WH but for one entry
@@ -113,7 +113,7 @@ def test_step_powers_are_the_plain_sums(steps, n_components, scale, seed):
     np.testing.assert_allclose(total[0], expected_total, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", ["tiles", "sparse"])
 def test_client_totals(kind):
     _, shard, x, *_ = build([4, 1, 6], 2, kind=kind)
     expected = [(naive.norm2(x_p), float(x_p.sum()), max(0.0, float(x_p.max()))) for x_p in x]
@@ -132,7 +132,7 @@ def test_products_are_formed_once():
 
 def test_blocks_follow_runs_of_adjacent_clients():
     _, shard, *_ = build([4, 1, 6, 3], 2)
-    assert shard._blocks(np.array([0, 1, 3])) == [(0, 5), (11, 14)]
+    assert shard._blocks(np.array([0, 1, 3])) == [[0, 5], [11, 14]]
     assert shard.ranges(np.array([0, 1, 3])) == [(0, 4), (4, 5), (11, 14)]
     assert shard._blocks(np.array([], int)) == []
 

@@ -4,10 +4,13 @@ import numpy as np
 
 from fedmavg_mpi import metrics
 from fedmavg_mpi.applications.evaluation import Evaluation
+from fedmavg_mpi.applications.fastest import fastest_products
 from fedmavg_mpi.applications.magnitude import check_magnitude
 from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.kernels import dense
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
+from fedmavg_mpi.models.products import DENSE
 from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.pooling import count_rows, pool
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
@@ -76,7 +79,10 @@ class Clustering:
         offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         totals = self._exchange_totals(client_totals(samples, offsets), store)
         self.model = ClusteringModel(settings.model, totals, settings.algorithm.curvature_factor_w)
-        self.shard = ClusteringShard(samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client)
+        self.products = fastest_products(comm, settings.run, settings.model.n_components, store.n_features)
+        self.shard = ClusteringShard(
+            samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client, self.products
+        )
         self.stage_clusters = self.shard.assignments()
         self.table = None  # the last contingency table, at the server
         if comm.is_server and self.label_names is not None:
@@ -112,7 +118,8 @@ class Clustering:
             At the server; None elsewhere.
         """
         clusters = self.shard.assignments()
-        changed = np.diff(np.r_[0, np.cumsum(clusters != self.stage_clusters)][self.shard.offsets])
+        changed = np.empty(self.shard.sizes.size, np.int64)
+        dense.count_changes(clusters, self.stage_clusters, self.shard.offsets, changed)
         terms = np.column_stack([self.shard.objective_terms(), changed])
         sums = self.average.sum_over_clients(lambda clients: terms[clients], np.arange(self.placement.sizes.size), "evaluation")
         if self.label_names is not None:
@@ -133,12 +140,17 @@ class Clustering:
             self.stage_clusters = self.shard.assignments()
         self.shard.take_step(rho, curvature)
 
+    def state(self):
+        """What a checkpoint keeps of the server's part: how products are formed, on which the last bits depend."""
+        return {"products": np.array(list(DENSE).index(self.products))}
+
     def private_state(self):
         """What a checkpoint keeps of this rank's clients: dict of str to ndarray (rows here x ...)."""
         return {"h": self.shard.private_factors(), "stage_clusters": self.stage_clusters}
 
-    def restore(self, private):
-        """Take what :meth:`private_state` gave."""
+    def restore(self, state, private):
+        """Take what :meth:`state` and :meth:`private_state` gave."""
+        self.shard.form_products_by(list(DENSE)[int(state["products"])])
         self.shard.restore_private_factors(private["h"])
         self.stage_clusters = private["stage_clusters"]
 
@@ -159,9 +171,9 @@ class Clustering:
         clusters = self.comm.gather(self.shard.assignments(), rows, "control")
         if not self.comm.is_server:
             return {}, {}
-        attributes = {"nmi": np.nan, "ari": np.nan}
+        attributes = {"nmi": np.nan, "ari": np.nan, "products": self.shard.products.name}
         if self.table is not None:
-            attributes = {
+            attributes |= {
                 "nmi": metrics.normalized_mutual_information(self.table),
                 "ari": metrics.adjusted_rand_index(self.table),
             }

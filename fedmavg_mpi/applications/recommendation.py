@@ -124,12 +124,16 @@ class Recommendation:
         objective = self.model.objective(sums[:5])
         return Evaluation(lambda rho: objective, 0, measured)
 
+    def state(self):
+        """What a checkpoint keeps of the server's part: nothing."""
+        return {}
+
     def private_state(self):
         """What a checkpoint keeps of this rank's clients: dict of str to ndarray (rows here x ...)."""
         return {"h": self.shard.private_factors()}
 
-    def restore(self, private):
-        """Take what :meth:`private_state` gave."""
+    def restore(self, state, private):
+        """Take what :meth:`state` and :meth:`private_state` gave."""
         self.shard.restore_private_factors(private["h"])
 
     def outcome(self, rows, of_row):

@@ -3,8 +3,9 @@
 import numpy as np
 
 from fedmavg_mpi.kernels.jit import jit
+from fedmavg_mpi.kernels.tiles import add_samples, multiply_features, sum_of_samples
 
-TILE = 128  # samples a tile: its values of H stay in the cache, and the inner loop has a fixed length
+TILE_BYTES = 512  # of a row of H that is worked on at once: all of the tile stays in the innermost cache
 
 
 @jit
@@ -21,40 +22,66 @@ def local_factor_steps(h, b, step_matrix, scale, steps):
     b : ndarray (K x n)
         The same columns of W'X.
     step_matrix : ndarray (K x K)
+        Symmetric.
     scale : float
     steps : int
         Q1.
     """
     n_components, n_columns = h.shape
-    now = np.zeros((n_components, TILE), h.dtype)
-    new = np.zeros((n_components, TILE), h.dtype)
-    pull = np.zeros((n_components, TILE), h.dtype)
+    tile = TILE_BYTES // h.itemsize
+    now = np.zeros((n_components, tile), h.dtype)
+    new = np.zeros((n_components, tile), h.dtype)
+    pull = np.zeros((n_components, tile), h.dtype)
     zero = h.dtype.type(0)
-    for start in range(0, n_columns, TILE):
-        width = min(TILE, n_columns - start)
+    for start in range(0, n_columns, tile):
+        width = min(tile, n_columns - start)
         for k in range(n_components):
             for j in range(width):
                 now[k, j] = h[k, start + j]
                 pull[k, j] = scale * b[k, start + j]
         for _ in range(steps):
-            for k in range(n_components):
-                for j in range(TILE):
-                    new[k, j] = pull[k, j]
-                # four terms at a time, so that the running sum is loaded and stored a quarter as often
-                for i in range(0, n_components - 3, 4):
-                    f0, f1, f2, f3 = step_matrix[k, i], step_matrix[k, i + 1], step_matrix[k, i + 2], step_matrix[k, i + 3]
-                    for j in range(TILE):
-                        new[k, j] = new[k, j] + f0 * now[i, j] + f1 * now[i + 1, j] + f2 * now[i + 2, j] + f3 * now[i + 3, j]
-                for i in range(n_components - n_components % 4, n_components):
-                    f0 = step_matrix[k, i]
-                    for j in range(TILE):
-                        new[k, j] += f0 * now[i, j]
-            for k in range(n_components):
-                for j in range(TILE):
-                    now[k, j] = max(new[k, j], zero)
+            sum_of_samples(step_matrix, now, pull, new, zero)
+            now, new = new, now
         for k in range(n_components):
             for j in range(width):
                 h[k, start + j] = now[k, j]
+
+
+@jit
+def grams(h, begins, ends, out):
+    """``out[p] = H_p H_p'``, multiplied in the factor's own precision.
+
+    Parameters
+    ----------
+    h : ndarray (K x n)
+    begins, ends : ndarray of int64 (P,)
+        Client p holds columns ``begins[p]:ends[p]``.
+    out : ndarray of float64 (P x K x K)
+    """
+    gram = np.zeros((h.shape[0], h.shape[0]), h.dtype)
+    for p in range(begins.size):
+        own = h[:, begins[p] : ends[p]]
+        multiply_features(own, own, gram)
+        out[p] = gram
+
+
+@jit
+def combine_components(h, factors, begins, ends, out):
+    """``out[rows of p] = H_p' S_p``.
+
+    Parameters
+    ----------
+    h : ndarray (K x n)
+    factors : ndarray (P x K x K)
+        S_p.
+    begins, ends : ndarray of int64 (P,)
+        As in :func:`grams`.
+    out : ndarray (n x K)
+    """
+    for p in range(begins.size):
+        rows = out[begins[p] : ends[p]]
+        rows[:] = 0
+        add_samples(h[:, begins[p] : ends[p]], factors[p], rows)
 
 
 @jit
@@ -68,11 +95,14 @@ def inner_by_client(h, b, offsets, out):
         Client p holds columns ``offsets[p]:offsets[p + 1]``.
     out : ndarray of float64 (P,)
     """
+    by_column = np.zeros(h.shape[1])
+    for k in range(h.shape[0]):
+        for j in range(h.shape[1]):
+            by_column[j] += np.float64(h[k, j]) * np.float64(b[k, j])
     for p in range(out.size):
         total = 0.0
-        for k in range(h.shape[0]):
-            for j in range(offsets[p], offsets[p + 1]):
-                total += np.float64(h[k, j]) * np.float64(b[k, j])
+        for j in range(offsets[p], offsets[p + 1]):
+            total += by_column[j]
         out[p] = total
 
 
@@ -85,9 +115,46 @@ def assignments(h, out):
     h : ndarray (K x n)
     out : ndarray of int32 (n,)
     """
-    for j in range(h.shape[1]):
-        best = 0
-        for k in range(1, h.shape[0]):
-            if h[k, j] > h[best, j]:
-                best = k
-        out[j] = best
+    best = h[0].copy()
+    out[:] = 0
+    for k in range(1, h.shape[0]):
+        for j in range(h.shape[1]):
+            larger = h[k, j] > best[j]
+            best[j] = h[k, j] if larger else best[j]
+            out[j] = k if larger else out[j]
+
+
+@jit
+def count_changes(labels, earlier, offsets, out):
+    """``out[p]``: of how many samples of client p the label isn't the earlier one.
+
+    Parameters
+    ----------
+    labels, earlier : ndarray of int32 (n,)
+    offsets : ndarray of int64 (P + 1,)
+    out : ndarray of int64 (P,)
+    """
+    for p in range(out.size):
+        out[p] = 0
+        for j in range(offsets[p], offsets[p + 1]):
+            out[p] += labels[j] != earlier[j]
+
+
+@jit
+def runs(clients, offsets):
+    """Where the samples of each run of adjacent clients begin and end: ndarray of int64 (runs x 2).
+
+    Parameters
+    ----------
+    clients : ndarray of int64
+        Sorted.
+    offsets : ndarray of int64 (P + 1,)
+    """
+    out = np.empty((clients.size, 2), np.int64)
+    n = 0
+    for i in range(clients.size):
+        if i == 0 or clients[i] > clients[i - 1] + 1:
+            out[n, 0] = offsets[clients[i]]
+            n += 1
+        out[n - 1, 1] = offsets[clients[i] + 1]
+    return out[:n]

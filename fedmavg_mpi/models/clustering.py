@@ -4,7 +4,7 @@ F(W, H) = sum_p w_p F_p with F_p = |X_p - W H_p|^2 / N_p + (N / N_p) [nu/2 |H_p|
 0 <= W <= max(X), H_p >= 0. Penalties are held in units of |X|^2 / N, and the objective in units of |X|^2 / N, so that
 here N F / |X|^2 = fit / |X|^2 + nu/2 |H|^2 + rho/2 (1' HH' 1 - tr HH').
 
-W is kept as K x M and samples as rows: OpenBLAS multiplies such skinny matrices fastest that way.
+W is kept as K x M and samples as rows: the products with samples read both along their rows.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from scipy import sparse
 from fedmavg_mpi import rng
 from fedmavg_mpi.kernels import dense
 from fedmavg_mpi.models.eigenvalues import largest_eigenvalues
+from fedmavg_mpi.models.products import products_of
 from fedmavg_mpi.models.sums import in_order_sum
 
 # Below this share of |X_p|^2 the cheap formula for |X_p - W H_p|^2 has lost too many digits, and the residual itself is formed.
@@ -45,6 +46,7 @@ class ClusteringModel:
 
     def __init__(self, config, totals, curvature_factor=5.0):
         self.n_components = config.n_components
+        self.identity = np.eye(config.n_components)
         self.curvature_factor = curvature_factor
         self.nu = config.nu
         self.totals = totals
@@ -78,8 +80,7 @@ class ClusteringModel:
             W'W.
         rho : float
         """
-        identity = np.eye(self.n_components)
-        return 2 * w_gram + self.totals.norm2 * (rho + (self.nu - rho) * identity)
+        return 2 * w_gram + self.totals.norm2 * (rho + (self.nu - rho) * self.identity)
 
     def local_curvature(self, w, rho):
         """N_p times the local step's t = 0.51 lambda_max (paper, with one half kept strictly inside the stable range)."""
@@ -128,7 +129,9 @@ class ClusteringShard:
     model : ClusteringModel
     seed : int
     client_by_client : bool
-        Form the products client by client, so that their bits don't depend on the clients that share the rank.
+        Form the products so that their bits don't depend on the clients that share the rank.
+    products : str
+        How products with dense samples are formed: one of ``products.DENSE``.
 
     Attributes
     ----------
@@ -140,7 +143,7 @@ class ClusteringShard:
         |X_p|^2.
     """
 
-    def __init__(self, samples, offsets, first_client, model, seed, client_by_client):
+    def __init__(self, samples, offsets, first_client, model, seed, client_by_client, products):
         self.samples = samples
         self.offsets = offsets
         self.sizes = np.diff(offsets)
@@ -148,6 +151,7 @@ class ClusteringShard:
         self.model = model
         self.dtype = samples.dtype
         self.client_by_client = client_by_client
+        self.form_products_by(products)
         n_components = model.n_components
         self.h = np.empty((n_components, samples.shape[0]), self.dtype)
         for i, (begin, end) in enumerate(self.ranges(self.all_clients)):
@@ -159,6 +163,11 @@ class ClusteringShard:
         self.b = np.empty_like(self.h)  # W'X, of the clients that are marked below
         self.has_product = np.zeros(self.sizes.size, bool)
         self.w = self.w_gram = self.rho = self.curvature = None
+
+    def form_products_by(self, products):
+        """Form products with dense samples in this way: one of ``products.DENSE``."""
+        self.products = products_of(self.samples, products)
+        self.by_client = self.client_by_client and self.products.by_client
 
     def take_step(self, rho, curvature):
         """Take the server's penalty, and N_p times the local step's t, for the rounds to come."""
@@ -175,12 +184,8 @@ class ClusteringShard:
         clients = clients[~self.has_product[clients]]
         if not clients.size:
             return
-        w_columns = np.ascontiguousarray(self.w.T)  # M x K, the orientation in which this product is fastest
         for begin, end in self._blocks(clients):
-            if sparse.issparse(self.samples):
-                self.b[:, begin:end] = (self.samples[begin:end] @ w_columns).T
-            else:
-                np.matmul(w_columns.T, self.samples[begin:end].T, out=self.b[:, begin:end])
+            self.products.multiply(self.w, begin, end, self.b[:, begin:end])
         self.has_product[clients] = True
 
     def update_local_factors(self, clients, steps):
@@ -192,7 +197,7 @@ class ClusteringShard:
         rho, curvature = self.rho, self.curvature
         if steps == 0 or curvature <= 0:
             return
-        step_matrix = np.eye(self.model.n_components) - self.model.local_hessian(self.w_gram, rho) / curvature
+        step_matrix = self.model.identity - self.model.local_hessian(self.w_gram, rho) / curvature
         step_matrix, scale = step_matrix.astype(self.dtype), self.dtype.type(2 / curvature)
         for begin, end in self._runs(clients):
             dense.local_factor_steps(self.h[:, begin:end], self.b[:, begin:end], step_matrix, scale, steps)
@@ -207,8 +212,9 @@ class ClusteringShard:
         curvature = 0.51 * float(largest_eigenvalues(hessian))
         if curvature <= 0:
             return
-        step_matrix = (np.eye(self.model.n_components) - hessian / curvature).astype(self.dtype)
-        pull, w = self._combine(self.h, 0, self.h.shape[1]), self.w.copy()
+        step_matrix = (self.model.identity - hessian / curvature).astype(self.dtype)
+        pull, w = np.zeros_like(self.w), self.w.copy()
+        self.products.add(self.private_factors(), 0, self.h.shape[1], pull)
         for _ in range(steps):
             dense.local_factor_steps(w, pull, step_matrix, self.dtype.type(2 / curvature), 1)
             self.model.project(w)
@@ -246,12 +252,9 @@ class ClusteringShard:
         powers, sums = self._shared_steps(clients, curvature, steps)
         out = np.einsum("p,pij->ij", weights, powers).astype(self.dtype) @ self.w
         sums *= (2 * weights / self._sizes_at_least_one(clients))[:, None, None]
-        sums = sums.astype(self.dtype)
-        z = np.empty_like(self.h)
-        for factor, (begin, end) in zip(sums, self.ranges(clients), strict=True):
-            np.matmul(factor, self.h[:, begin:end], out=z[:, begin:end])
+        z = self._combined_components(clients, sums)
         for begin, end in self._blocks(clients):
-            out += self._combine(z[:, begin:end], begin, end)
+            self.products.add(z[begin:end], begin, end, out)
         return out
 
     def no_contribution(self):
@@ -262,10 +265,10 @@ class ClusteringShard:
         """Each client's own W_p = W A_p^q + B_p S_p after its steps: ndarray (clients x K x M). Parameters as above."""
         powers, sums = self._shared_steps(clients, curvature, steps)
         sums *= (2 / self._sizes_at_least_one(clients))[:, None, None]
-        out = np.empty((clients.size, *self.w.shape), self.dtype)
-        for i, (begin, end) in enumerate(self.ranges(clients)):
-            np.matmul(powers[i].astype(self.dtype), self.w, out=out[i])
-            out[i] += self._combine(sums[i].astype(self.dtype) @ self.h[:, begin:end], begin, end)
+        out = powers.astype(self.dtype) @ self.w
+        z = self._combined_components(clients, sums)
+        for copy, (begin, end) in zip(out, self.ranges(clients), strict=True):
+            self.products.add(z[begin:end], begin, end, copy)
         return out
 
     def add_copies(self, total, weights, copies):
@@ -318,11 +321,11 @@ class ClusteringShard:
     def _sizes_at_least_one(self, clients):
         return np.maximum(self.sizes[clients], 1)
 
-    def _combine(self, z, begin, end):
-        """X Z of these rows: z (K x rows) times samples, ndarray (K x M)."""
-        if sparse.issparse(self.samples):
-            return (self.samples[begin:end].T @ np.ascontiguousarray(z.T)).T
-        return z @ self.samples[begin:end]
+    def _combined_components(self, clients, factors):
+        """H_p' S_p of these clients: ndarray (n x K), filled in their rows only."""
+        out = np.empty((self.h.shape[1], self.h.shape[0]), self.dtype)
+        dense.combine_components(self.h, factors.astype(self.dtype), self.offsets[clients], self.offsets[clients + 1], out)
+        return out
 
     def _residual(self, begin, end):
         """|X_p - W H_p|^2 term by term, in float64, a few rows at a time."""
@@ -335,8 +338,9 @@ class ClusteringShard:
         return total
 
     def _update_grams(self, clients):
-        for i, (begin, end) in zip(clients, self.ranges(clients), strict=True):
-            self.h_grams[i] = gram(self.h[:, begin:end])
+        out = np.empty((clients.size, *self.h_grams.shape[1:]))
+        dense.grams(self.h, self.offsets[clients], self.offsets[clients + 1], out)
+        self.h_grams[clients] = out
 
     def ranges(self, clients):
         """Where the samples of each client (indices here) begin and end: list of (int, int)."""
@@ -344,15 +348,11 @@ class ClusteringShard:
 
     def _runs(self, clients):
         """Column range of each run of adjacent clients (sorted): fewer and larger than :meth:`ranges`."""
-        if not clients.size:
-            return []
-        breaks = np.flatnonzero(np.diff(clients) > 1)
-        firsts, lasts = clients[np.r_[0, breaks + 1]], clients[np.r_[breaks, clients.size - 1]]
-        return list(zip(self.offsets[firsts].tolist(), self.offsets[lasts + 1].tolist(), strict=True))
+        return dense.runs(clients, self.offsets).tolist()
 
     def _blocks(self, clients):
         """Column ranges of the products: a client where bits must not depend on its neighbours, else a run of clients."""
-        return self.ranges(clients) if self.client_by_client else self._runs(clients)
+        return self.ranges(clients) if self.by_client else self._runs(clients)
 
 
 def client_totals(samples, offsets):

@@ -1,0 +1,88 @@
+"""Which way of forming the products with dense samples is the fastest here: measured once a machine and shape, and kept."""
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from fedmavg_mpi.errors import ConfigError
+from fedmavg_mpi.kernels import tiles
+from fedmavg_mpi.models.products import DENSE
+
+CACHE = "products.json"
+SAMPLES_BYTES = 1 << 24  # of the trial: more than the caches of one core
+FASTER = 1.2  # the compiled tiles are left only for what is faster by this factor, so that noise doesn't choose
+NAMES = list(DENSE)
+
+
+def fastest_products(comm, run, n_components, n_features):
+    """The name in ``products.DENSE`` that all ranks use.
+
+    Parameters
+    ----------
+    comm : Communicator
+    run : RunConfig
+    n_components, n_features : int
+        K and M.
+
+    Raises
+    ------
+    ConfigError
+        The compiled ones are asked for where the compiler is off.
+    """
+    if not tiles.COMPILED:
+        if run.products == "tiles":
+            raise ConfigError(
+                "run.products = 'tiles' needs numba's compiler, which NUMBA_DISABLE_JIT turns off; expected 'auto' or 'blas'"
+            )
+        return "blas"
+    if run.products != "auto":
+        return run.products
+    chosen = np.zeros(1)
+    with comm.together():
+        if comm.is_server:
+            chosen[0] = NAMES.index(_kept_or_measured(run, n_components, n_features))
+    comm.broadcast(chosen, "control", comm.everyone)
+    return NAMES[int(chosen[0])]
+
+
+def _kept_or_measured(run, n_components, n_features):
+    """The server's choice, from the file of earlier ones where it is there."""
+    machine = f"{tiles.PROCESSOR}, {tiles.VECTOR_BYTES} bytes a vector, numpy {np.__version__}, {run.threads} threads"
+    shape = f"{machine}, {run.dtype}, K = {n_components}, M = {n_features}"
+    path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedmavg_mpi" / CACHE
+    try:
+        kept = json.loads(path.read_text())
+        if kept[shape] in NAMES:
+            return kept[shape]
+    except (OSError, ValueError, LookupError, TypeError):
+        kept = {}
+    seconds = {name: trial(name, n_components, n_features, np.dtype(run.dtype)) for name in NAMES}
+    name = "blas" if FASTER * seconds["blas"] < seconds["tiles"] else "tiles"
+    kept = (kept if isinstance(kept, dict) else {}) | {shape: name}
+    try:  # a convenience: without it the next run measures again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(json.dumps(kept, indent=1))
+        os.replace(file.name, path)
+    except OSError:
+        pass
+    return name
+
+
+def trial(name, n_components, n_features, dtype):
+    """Seconds of the two products over some samples: the least of three passes."""
+    n_samples = min(1000, max(40, SAMPLES_BYTES // (n_features * dtype.itemsize)))
+    samples = np.ones((n_samples, n_features), dtype)
+    w, z = np.ones((n_components, n_features), dtype), np.ones((n_samples, n_components), dtype)
+    b, pull = np.empty((n_components, n_samples), dtype), np.zeros((n_components, n_features), dtype)
+    products, seconds = DENSE[name](samples), []
+    for _ in range(3):
+        start = time.perf_counter()
+        products.multiply(w, 0, n_samples, b)
+        products.add(z, 0, n_samples, pull)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
