@@ -55,18 +55,17 @@ def _kept_or_measured(run, n_components, n_features):
     shape = f"{machine}, {run.dtype}, K = {n_components}, M = {n_features}"
     path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedmavg_mpi" / CACHE
     try:
-        kept = json.loads(path.read_text())
-        if kept[shape] in NAMES:
-            return kept[shape]
-    except (OSError, ValueError, LookupError, TypeError):
+        kept = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
         kept = {}
+    if kept.get(shape) in NAMES:
+        return kept[shape]
     seconds = {name: trial(name, n_components, n_features, np.dtype(run.dtype)) for name in NAMES}
     name = "blas" if FASTER * seconds["blas"] < seconds["tiles"] else "tiles"
-    kept = (kept if isinstance(kept, dict) else {}) | {shape: name}
     try:  # a convenience: without it the next run measures again
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            file.write(json.dumps(kept, indent=1))
+            file.write(json.dumps(kept | {shape: name}, indent=1))
         os.replace(file.name, path)
     except OSError:
         pass
