@@ -44,8 +44,8 @@ class Reduce:
         ndarray of float64, of the shape that ``add`` gives
             Meaningful at the server only.
         """
-        total = add(values(np.arange(0)))
-        for start in range(0, self.n_clients, CLIENTS_AT_ONCE):
+        total = add(values(np.arange(min(CLIENTS_AT_ONCE, self.n_clients))))
+        for start in range(CLIENTS_AT_ONCE, self.n_clients, CLIENTS_AT_ONCE):
             total += add(values(np.arange(start, min(start + CLIENTS_AT_ONCE, self.n_clients))))
         self.comm.reduce(total, kind, self.comm.everyone)
         return total
@@ -96,7 +96,7 @@ class Reduce:
 
     def _drawn_here(self, draw):
         """Indices on this rank, and weights, of the drawn clients that live here."""
-        begin, end = np.searchsorted(draw.clients, [self.first_client, self.first_client + self.n_clients])
+        begin, end = self.placement.clients_on(self.comm.rank, draw.clients)
         return draw.clients[begin:end] - self.first_client, draw.weights[begin:end]
 
 

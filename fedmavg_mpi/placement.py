@@ -74,7 +74,11 @@ class Placement:
         self.sizes = sizes
         costs = sizes if costs is None else costs
         first = [0] if n_ranks > 1 else []
-        self.cut = np.concatenate([first, balanced_cut(costs, max(1, n_ranks - 1))]).astype(np.int64)
+        self._take_cut(np.concatenate([first, balanced_cut(costs, max(1, n_ranks - 1))]))
+
+    def _take_cut(self, cut):
+        self.cut = cut.astype(np.int64)
+        self._with_clients = tuple(np.diff(self.cut).nonzero()[0].tolist())
 
     @property
     def rows(self):
@@ -84,7 +88,7 @@ class Placement:
     def at_server(self):
         """A placement with the same clients, all of them on rank 0: for algorithms that work on pooled data."""
         pooled = copy(self)
-        pooled.cut = np.concatenate([[0], np.full(self.cut.size - 1, self.cut[-1])])
+        pooled._take_cut(np.concatenate([[0], np.full(self.cut.size - 1, self.cut[-1])]))
         return pooled
 
     def clients_of(self, rank):
@@ -93,8 +97,16 @@ class Placement:
 
     def ranks_of(self, clients):
         """The ranks that own any of these clients (sorted ids), in order, as a tuple."""
-        owned = np.diff(self.cut) if clients.size == self.sizes.size else self.split(clients)
-        return tuple(owned.nonzero()[0].tolist())
+        if clients.size == self.sizes.size:
+            return self._with_clients
+        return tuple(self.split(clients).nonzero()[0].tolist())
+
+    def clients_on(self, rank, clients):
+        """Where the clients of a rank begin and end among these (sorted ids): (int, int)."""
+        begin, end = int(self.cut[rank]), int(self.cut[rank + 1])
+        if clients.size == self.sizes.size:
+            return begin, end
+        return tuple(np.searchsorted(clients, [begin, end]).tolist())
 
     def split(self, clients):
         """How many of these clients (sorted ids) each rank owns: ndarray of int64 (ranks,)."""

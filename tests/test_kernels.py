@@ -55,17 +55,53 @@ def test_strided_columns_are_changed_in_place():
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_inner_by_client(dtype):
+def test_objective_terms(dtype):
     random = np.random.default_rng(1)
-    h, b = random.random((3, 11)).astype(dtype), random.random((3, 11)).astype(dtype)
+    x, w, h = random.random((5, 11)), random.random((5, 3)), random.random((3, 11)).astype(dtype)
     offsets = np.array([0, 4, 4, 5, 11])  # the second client is empty
-    out = np.full(4, np.nan)
-    dense.inner_by_client(h, b, offsets, out)
-    expected = [
-        sum(float(h[k, j]) * float(b[k, j]) for j in range(a, e) for k in range(3))
-        for a, e in zip(offsets[:-1], offsets[1:], strict=True)
-    ]
-    np.testing.assert_allclose(out, expected, rtol=1e-13)
+    parts = list(zip(offsets[:-1], offsets[1:], strict=True))
+    norms2 = np.array([naive.norm2(x[:, a:e]) for a, e in parts])
+    grams = np.array([naive.product(h[:, a:e], h[:, a:e].T) for a, e in parts])
+    out = np.full((4, 3), np.nan)
+    dense.objective_terms(h, (w.T @ x).astype(dtype), offsets, norms2, naive.product(w.T, w), grams, out)
+    for (a, e), terms in zip(parts, out, strict=True):
+        own = h[:, a:e].astype(np.float64)
+        overlap = sum(sum(column) ** 2 - naive.norm2(column) for column in own.T)
+        expected = naive.norm2(x[:, a:e] - w @ own), naive.norm2(own), overlap
+        np.testing.assert_allclose(terms, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_small_products_by_client(dtype):
+    random = np.random.default_rng(2)
+    h, factors = random.random((3, 11)).astype(dtype), random.random((3, 3, 3)).astype(dtype)
+    begins, ends = np.array([0, 4, 5]), np.array([4, 4, 11])  # the second is empty; column 4 is nobody's
+    grams, combined = np.full((3, 3, 3), np.nan), np.full((11, 3), 7, dtype)
+    dense.grams(h, begins, ends, grams)
+    dense.combine_components(h, factors, begins, ends, combined)
+    assert (combined[4] == 7).all()
+    for p, (a, e) in enumerate(zip(begins, ends, strict=True)):
+        np.testing.assert_allclose(grams[p], naive.product(h[:, a:e], h[:, a:e].T), rtol=TOLERANCE[dtype])
+        np.testing.assert_allclose(combined[a:e], naive.product(h[:, a:e].T, factors[p]), rtol=TOLERANCE[dtype])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.data())
+def test_runs_cover_the_chosen_clients(chosen, data):
+    sizes = data.draw(st.lists(st.integers(0, 3), min_size=len(chosen), max_size=len(chosen)))
+    offsets, clients = np.concatenate([[0], np.cumsum(sizes)]), np.flatnonzero(chosen)
+    found = dense.runs(clients, offsets).tolist()
+    samples = [j for begin, end in found for j in range(begin, end)]
+    assert samples == [j for p in clients for j in range(offsets[p], offsets[p + 1])]
+    assert len(found) == sum(c and not before for c, before in zip(chosen, [False, *chosen[:-1]], strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=9))
+def test_changes_are_counted_by_client(pairs):
+    labels, earlier = (np.array([pair[i] for pair in pairs], np.int32) for i in (0, 1))
+    offsets, out = np.array([0, len(pairs) // 2, len(pairs) // 2, len(pairs)]), np.full(3, -1)
+    dense.count_changes(labels, earlier, offsets, out)
+    parts = pairs[: offsets[1]], [], pairs[offsets[1] :]
+    assert out.tolist() == [sum(a != b for a, b in part) for part in parts]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=1, max_size=9))

@@ -1,7 +1,5 @@
 """What every algorithm has: its parts of a run, and the calls that the round loop makes."""
 
-import numpy as np
-
 from fedmavg_mpi import config
 from fedmavg_mpi.ledger import ProtocolLedger
 
@@ -116,5 +114,5 @@ class Algorithm:
 
     def clients_here(self, clients):
         """Of these client ids (sorted), the ones of this rank, as indices on it."""
-        own = self.placement.clients_of(self.comm.rank)
-        return clients[np.searchsorted(clients, own.start) : np.searchsorted(clients, own.stop)] - own.start
+        begin, end = self.placement.clients_on(self.comm.rank, clients)
+        return clients[begin:end] - self.placement.cut[self.comm.rank]

@@ -85,25 +85,39 @@ def combine_components(h, factors, begins, ends, out):
 
 
 @jit
-def inner_by_client(h, b, offsets, out):
-    """``out[p] = <b_p, h_p>``, summed in float64 whatever the arrays' precision.
+def objective_terms(h, b, offsets, norms2, w_gram, h_grams, out):
+    """What the objective sums, by client, in float64 whatever the arrays' precision.
 
     Parameters
     ----------
     h, b : ndarray (K x n)
+        Columns of H and of W'X.
     offsets : ndarray of int64 (P + 1,)
         Client p holds columns ``offsets[p]:offsets[p + 1]``.
-    out : ndarray of float64 (P,)
+    norms2 : ndarray of float64 (P,)
+        |X_p|^2.
+    w_gram : ndarray of float64 (K x K)
+    h_grams : ndarray of float64 (P x K x K)
+    out : ndarray of float64 (P x 3)
+        |X_p|^2 - 2 <B_p, H_p> + <W'W, H_p H_p'>, |H_p|^2, and the sum over columns of (1'h)^2 - |h|^2.
     """
-    by_column = np.zeros(h.shape[1])
-    for k in range(h.shape[0]):
-        for j in range(h.shape[1]):
+    n_components, n_columns = h.shape
+    by_column = np.zeros(n_columns)
+    for k in range(n_components):
+        for j in range(n_columns):
             by_column[j] += np.float64(h[k, j]) * np.float64(b[k, j])
-    for p in range(out.size):
-        total = 0.0
+    for p in range(offsets.size - 1):
+        inner = quadratic = ridge = total = 0.0
         for j in range(offsets[p], offsets[p + 1]):
-            total += by_column[j]
-        out[p] = total
+            inner += by_column[j]
+        for k in range(n_components):
+            ridge += h_grams[p, k, k]
+            for i in range(n_components):
+                quadratic += w_gram[k, i] * h_grams[p, k, i]
+                total += h_grams[p, k, i]
+        out[p, 0] = norms2[p] - 2 * inner + quadratic
+        out[p, 1] = ridge
+        out[p, 2] = total - ridge
 
 
 @jit

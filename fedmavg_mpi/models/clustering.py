@@ -289,14 +289,11 @@ class ClusteringShard:
         |X|^2 - 2 <W'X, H> + <W'W, HH'> from products that the next round needs anyway.
         """
         self.form_products(self.all_clients)
-        inner = np.empty(self.sizes.size)
-        dense.inner_by_client(self.h, self.b, self.offsets, inner)
-        fit = self.norms2 - 2 * inner + np.einsum("ij,pij->p", self.w_gram, self.h_grams)
-        for i in np.flatnonzero(fit < CANCELLATION[self.dtype] * self.norms2):
-            fit[i] = self._residual(self.offsets[i], self.offsets[i + 1])
-        ridge = np.trace(self.h_grams, axis1=1, axis2=2)
-        overlap = self.h_grams.sum(axis=(1, 2)) - ridge
-        return np.stack([fit, ridge, overlap], axis=1)
+        terms = np.empty((self.sizes.size, 3))
+        dense.objective_terms(self.h, self.b, self.offsets, self.norms2, self.w_gram, self.h_grams, terms)
+        for i in (terms[:, 0] < CANCELLATION[self.dtype] * self.norms2).nonzero()[0]:
+            terms[i, 0] = self._residual(self.offsets[i], self.offsets[i + 1])
+        return terms
 
     def gram_values(self, clients):
         """What these clients (indices on this rank) send for the shared step, H_p H_p': ndarray of float64 (clients x K x K)."""

@@ -80,7 +80,11 @@ def dense(comm, folder, repeats):
         reached = f"{needed} in {needed * each:.2f} s" if needed else f"not within {COUNTS[-1]}"
         print(f"  {name:<24} {1e3 * each:7.1f} ms an iteration, to the error: {reached}")
     slower = {name: each / round_seconds for name, each, _ in rows[1:]}
-    print("  an iteration over a round of fedmavg: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in slower.items()) + "   (above 1)")
+    print(
+        "  an iteration over a round of fedmavg: "
+        + ", ".join(f"{name} {ratio:.2f}" for name, ratio in slower.items())
+        + "   (above 1)"
+    )
 
 
 def ratings(comm, folder, repeats):
@@ -88,7 +92,13 @@ def ratings(comm, folder, repeats):
     if not source.exists():
         print(f"\nno {source}: set FEDMAVG_DATA to set ratings side by side")
         return
-    common = ["model.kind=ratings", "partition.scheme=by_user", "data.source=movielens", f"data.path={source}", "run.evaluate_every=0"]
+    common = [
+        "model.kind=ratings",
+        "partition.scheme=by_user",
+        "data.source=movielens",
+        f"data.path={source}",
+        "run.evaluate_every=0",
+    ]
     common += [f"model.n_components={K}", "run.progress=off", f"stop.max_rounds={LONG}"]
     path = folder / "ratings.h5"
     runner.prepare(config.read(None, common), path)
@@ -109,12 +119,12 @@ def ratings(comm, folder, repeats):
 
         rows.append(("implicit ALS", an_iteration(als, repeats)))
     if importlib.util.find_spec("libmf"):
-        import libmf
+        from libmf import mf
 
         triples = np.column_stack([*table.nonzero(), table.data])
 
         def stochastic(iterations):
-            libmf.MF(k=K, nr_iters=iterations, nr_threads=1, quiet=True, do_nmf=False).fit(triples)
+            mf.MF(k=K, nr_iters=iterations, nr_threads=1, quiet=True).fit(triples)
 
         rows.append(("LIBMF", an_iteration(stochastic, repeats)))
     print(f"\n{table.nnz:,} ratings of {table.shape[0]} users on {table.shape[1]} items, K = {K}")

@@ -47,7 +47,12 @@ def bare_products(samples, dtype):
             lambda: samples @ w.T,
             lambda: samples @ w_columns,
         ],
-        "XZ by BLAS": [lambda: z @ samples, lambda: z_columns.T @ samples, lambda: samples.T @ z_columns, lambda: samples.T @ z.T],
+        "XZ by BLAS": [
+            lambda: z @ samples,
+            lambda: z_columns.T @ samples,
+            lambda: samples.T @ z_columns,
+            lambda: samples.T @ z.T,
+        ],
     }
 
 
@@ -58,7 +63,7 @@ def arithmetic(federation):
     n, h = shard.h.shape[1], shard.h.copy()
     step_matrix, scale = model.identity.astype(shard.dtype) * shard.dtype.type(0.5), shard.dtype.type(1e-9)
     out, z = np.zeros_like(shard.w), np.empty((n, h.shape[0]), shard.dtype)
-    inner, labels, changed = np.empty(clients.size), np.empty(n, np.int32), np.empty(clients.size, np.int64)
+    terms, labels, changed = np.empty((clients.size, 3)), np.empty(n, np.int32), np.empty(clients.size, np.int64)
     steps = federation.settings.algorithm.q1
 
     def work():
@@ -70,7 +75,7 @@ def arithmetic(federation):
         _, sums = step_powers(shard.h_grams, np.full(clients.size, 1e-9), 10)
         dense.combine_components(h, sums.astype(shard.dtype), offsets[:-1], offsets[1:], z)
         shard.products.add(z, 0, n, out)
-        dense.inner_by_client(h, shard.b, offsets, inner)
+        dense.objective_terms(h, shard.b, offsets, shard.norms2, shard.w_gram, shard.h_grams, terms)
         dense.assignments(h, labels)
         dense.count_changes(labels, labels, offsets, changed)
 
@@ -108,7 +113,9 @@ def large(comm, opened, dtype, repeats, rounds):
         for name, orientations in products.items():
             times[name].append(min(median_of(work) for work in orientations))
         for name, overrides in MODES.items():
-            parts = federation(comm, opened, f"run.dtype={dtype}", f"model.n_components={K}", f"stop.max_rounds={rounds}", *overrides)
+            parts = federation(
+                comm, opened, f"run.dtype={dtype}", f"model.n_components={K}", f"stop.max_rounds={rounds}", *overrides
+            )
             times[name] += runner.rounds(parts).seconds[1:]
             if name == "full round":
                 times["arithmetic"].append(median_of(arithmetic(parts)))
