@@ -139,7 +139,7 @@ def test_a_signal_ends_the_runs_too(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 75
         assert process.stderr.read().splitlines()[-1] == "fedmavg: stopped; the same command goes on with what is missing"
-    assert len(children) == 2 and not any(os.path.exists(f"/proc/{child}") for child in children)
+    assert len(children) >= 2 and not any(os.path.exists(f"/proc/{child}") for child in children)
     assert list(tmp_path.glob("runs/*/run.h5")) == list(tmp_path.glob("**/*.partial")) == []
 
 

@@ -20,8 +20,8 @@ def grid(rows, columns, width=4.6, height=3.6):
     return figure, axes
 
 
-def draw_starts(axis, starts, x, y, skip=0, **style):
-    """The mean of several starts as a line, their range as a band.
+def draw_starts(axis, starts, x, y, skip=0, middle=np.mean, **style):
+    """The mean of several starts (or what ``middle`` is) as a line, their range as a band.
 
     Parameters
     ----------
@@ -32,19 +32,21 @@ def draw_starts(axis, starts, x, y, skip=0, **style):
         Column.
     skip : int
         First evaluations to leave out: the start lies far from all that follows.
+    middle : callable
+        ``numpy.median`` where one start may lie far from the others.
     """
-    at, means, low, high = mean_and_range(starts, x, y, skip)
-    (line,) = axis.plot(at, means, **style)
+    at, values, low, high = middle_and_range(starts, x, y, skip, middle)
+    (line,) = axis.plot(at, values, **style)
     if len(starts) > 1:
         axis.fill_between(at, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def mean_and_range(starts, x, y, skip=0):
-    """Mean, least and most of several starts at common places; a start that has ended counts with its last value.
+def middle_and_range(starts, x, y, skip=0, middle=np.mean):
+    """Mean (or what ``middle`` is), least and most of several starts at common places; a start that has ended counts with its last value.
 
     Returns
     -------
-    at, mean, low, high : ndarray
+    at, middle, low, high : ndarray
     """
     pairs = [(np.asarray(x(curve), float)[skip:], curve[y][skip:]) for curve in starts]
     pairs = [(at[np.isfinite(value)], value[np.isfinite(value)]) for at, value in pairs]
@@ -54,7 +56,7 @@ def mean_and_range(starts, x, y, skip=0):
     common = np.unique(np.concatenate([at for at, _ in pairs]))
     common = common[common >= max(at[0] for at, _ in pairs)]
     table = np.array([np.interp(common, at, value) for at, value in pairs])
-    return common, table.mean(axis=0), table.min(axis=0), table.max(axis=0)
+    return common, middle(table, axis=0), table.min(axis=0), table.max(axis=0)
 
 
 def styles(names):

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedmavg_mpi.reproduce import drawing, tasks
 from fedmavg_mpi.reproduce.claims import Finding
-from fedmavg_mpi.reproduce.study import Experiment, by_name, means, settings_of
+from fedmavg_mpi.reproduce.study import Experiment, by_name, over_starts, settings_of
 
 TITLE = "clustering accuracy against communication, under Case 2"
 MINUTES = {True: 2.5, False: 35}
@@ -91,7 +91,7 @@ def findings(curves):
     found = []
     for panel in ("synthetic", "TCGA"):
         groups = by_name(curves, panel)
-        by_curve = means(curves, panel, lambda curve: curve["accuracy"][-1])
+        by_curve = over_starts(curves, panel, lambda curve: curve["accuracy"][-1])
         ends = {name: by_curve[name] for name in (*BY_ROUNDS, CENTRALIZED)}
         level = ends[CENTRALIZED] - WITHIN
         costs = {name: cost_of(name, groups[name], level) for name in BY_ROUNDS}
@@ -130,6 +130,6 @@ def first_that_counts(name):
 
 def cost_of(name, starts, level):
     """Values moved until the mean accuracy of a curve is at a level for the first time; infinite if it never is."""
-    at, mean, _, _ = drawing.mean_and_range(starts, moved, "accuracy", skip=first_that_counts(name))
+    at, mean, _, _ = drawing.middle_and_range(starts, moved, "accuracy", skip=first_that_counts(name))
     there = np.flatnonzero(mean >= level)
     return float(at[there[0]]) if there.size else np.inf

@@ -130,9 +130,9 @@ def by_name(curves, panel=None):
     return groups
 
 
-def means(curves, panel, value=Curve.ending):
-    """The mean over the starts of ``value(curve)``: dict of str to float."""
-    return {name: float(np.mean([value(curve) for curve in starts])) for name, starts in by_name(curves, panel).items()}
+def over_starts(curves, panel, value=Curve.ending, middle=np.mean):
+    """The mean (or what ``middle`` is) over the starts of ``value(curve)``: dict of str to float."""
+    return {name: float(middle([value(curve) for curve in starts])) for name, starts in by_name(curves, panel).items()}
 
 
 def settings_of(*overrides):
