@@ -33,11 +33,8 @@ def fastest_products(comm, run, n_components, n_features):
     ConfigError
         The compiled ones are asked for where the compiler is off.
     """
+    check_compiler(run.products)
     if not tiles.COMPILED:
-        if run.products == "tiles":
-            raise ConfigError(
-                "run.products = 'tiles' needs numba's compiler, which NUMBA_DISABLE_JIT turns off; expected 'auto' or 'blas'"
-            )
         return "blas"
     if run.products != "auto":
         return run.products
@@ -47,6 +44,15 @@ def fastest_products(comm, run, n_components, n_features):
             chosen[0] = NAMES.index(_kept_or_measured(run, n_components, n_features))
     comm.broadcast(chosen, "control", comm.everyone)
     return NAMES[int(chosen[0])]
+
+
+def check_compiler(products):
+    """Raise ConfigError where products in this way need the compiler, and it is off."""
+    if products == "tiles" and not tiles.COMPILED:
+        raise ConfigError(
+            "run.products = 'tiles' needs numba's compiler, which NUMBA_DISABLE_JIT turns off; unset that, or give another value to a "
+            "run that begins"
+        )
 
 
 def _kept_or_measured(run, n_components, n_features):
