@@ -78,7 +78,9 @@ class Clustering:
         offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         totals = self._exchange_totals(client_totals(samples, offsets), store)
         self.model = ClusteringModel(settings.model, totals, settings.algorithm.curvature_factor_w)
-        self.products = fastest_products(comm, settings.run, settings.model.n_components, store.n_features)
+        self.products = "blas"  # of no account to sparse samples, and dense ones as wide may not fit
+        if not store.sparse:
+            self.products = fastest_products(comm, settings.run, settings.model.n_components, store.n_features)
         self.shard = ClusteringShard(
             samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client, self.products
         )
