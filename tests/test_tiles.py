@@ -96,6 +96,14 @@ def test_bits_do_not_depend_on_the_samples_beside(n_components, first, count, dt
     np.testing.assert_array_equal(at_once, in_turn)
 
 
+@pytest.mark.parametrize("chosen", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_FEATURES": ""}, {"NUMBA_ENABLE_AVX": "0"}])
+def test_vectors_are_no_wider_than_numba_makes_them(chosen):
+    check = "from fedmavg_mpi.kernels import tiles; assert tiles.VECTOR_BYTES == 16 and tiles.COMPONENTS == 2"
+    env = environment() | {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""} | chosen
+    env = {name: value for name, value in env.items() if value or name in chosen}
+    subprocess.run([sys.executable, "-c", check], cwd=Path(__file__).parents[1], env=env, check=True)
+
+
 @pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")
 @pytest.mark.skipif("+sse2" not in tiles._FEATURES, reason="of this processor family")
 @pytest.mark.parametrize(("features", "width"), [("+sse,+sse2", 16), ("+sse,+sse2,+avx,+avx2,+fma", 32)])

@@ -15,11 +15,13 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from fedmavg_mpi.kernels.jit import jit
 
-_FEATURES = (config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()).split(",")
+# As numba's code generator has them: "" asks for none beyond the processor family's, and some numba doesn't use by itself.
+_FEATURES = (get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES).split(",")
 VECTOR_BYTES = 64 if "+avx512f" in _FEATURES else 32 if "+avx" in _FEATURES else 16
 LINE_BYTES = 64  # of a cache
 COMPONENTS = (
