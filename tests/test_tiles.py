@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch import environment
+from numba.core.errors import TypingError
 
 from fedmavg_mpi.kernels import tiles
 
@@ -79,6 +80,41 @@ def test_only_the_given_part_is_written(dtype):
     close(pull[1:7, 5:55], 7 + naive.product(z.T, x), 30, dtype)
     out[1:7, 5:35] = pull[1:7, 5:55] = 7
     assert (out == 7).all() and (pull == 7).all()
+
+
+@pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")
+def test_what_the_kernels_are_not_for_is_refused():
+    """And is not taken for something else, nor memory beyond it written."""
+    w, x, z = factors(3, 6, 8, np.float64)
+    out, pull = np.zeros((3, 6)), np.zeros((3, 8))
+    turned = np.asfortranarray  # its rows have gaps
+    for wrong in (
+        (turned(w), x, out),
+        (w, turned(x), out),
+        (w, x, turned(out)),
+        (w[:, ::2], x[:, ::2], out),
+        (w, x[:, :7], out),
+        (w, x, out[:, :5]),
+        (w, x, out[:2]),
+    ):
+        with pytest.raises(ValueError):
+            tiles.multiply_features(*wrong)
+    for wrong in (
+        (turned(z), x, pull),
+        (z, turned(x), pull),
+        (z, x, turned(pull)),
+        (z[:5], x, pull),
+        (z, x[:5], pull),
+        (z, x, pull[:2]),
+        (z, x, pull[:, :7]),
+    ):
+        with pytest.raises(ValueError):
+            tiles.add_samples(*wrong)
+    assert not out.any() and not pull.any()
+    single = x.astype(np.float32)
+    for call in (lambda: tiles.multiply_features(w, single, out), lambda: tiles.add_samples(z, single, pull)):
+        with pytest.raises(TypingError, match="float32"):
+            call()
 
 
 @pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")
