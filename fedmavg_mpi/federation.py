@@ -118,8 +118,7 @@ class Federation:
     def restore(self, server, rank, private, by_client):
         """Take a checkpoint's state. On another number of ranks the MPI ledger and the seconds by phase start anew."""
         self.algorithm.restore(server, private, bool(rank))
-        if private:
-            self.application.restore(server, private)
+        self.application.restore(server, private)
         self.algorithm.aggregation.restore_by_client(by_client)
         self.history.restore(server)
         self.rule.restore(server["rule"])

@@ -2,13 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy import sparse
 
-from fedmavg_mpi import communicator
-from fedmavg_mpi.applications import fastest
+from fedmavg_mpi import communicator, config, store
+from fedmavg_mpi.applications import clustering, fastest
 from fedmavg_mpi.config import RunConfig
+from fedmavg_mpi.datasets import Dataset
 from fedmavg_mpi.errors import ConfigError
+from fedmavg_mpi.federation import Federation
 from fedmavg_mpi.kernels import tiles
+from fedmavg_mpi.models.products import DENSE
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def test_noise_does_not_choose(choose):
     assert chosen({"tiles": 1.0, "blas": 0.9}) == "tiles"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "\0"])
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "\0", "[" * 100_000, "[[[], 1]]"], ids=range(6))
 def test_a_broken_file_is_replaced(choose, text):
     chosen, trials, path = choose
     path.parent.mkdir()
@@ -57,6 +62,20 @@ def test_a_folder_that_cannot_be_written_is_no_error(choose, tmp_path, monkeypat
     assert chosen({"tiles": 1.0, "blas": 0.5}) == "blas"
 
 
+def test_a_folder_in_the_files_place_is_no_error_and_gathers_nothing(choose):
+    chosen, trials, path = choose
+    path.mkdir(parents=True)
+    assert chosen({"tiles": 1.0, "blas": 0.5}) == "blas"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_account_without_a_home_is_no_error(choose, monkeypatch):
+    chosen, trials, _ = choose
+    monkeypatch.setenv("XDG_CACHE_HOME", "~no such account/cache")
+    assert chosen({"tiles": 1.0, "blas": 0.5}) == chosen({"tiles": 1.0, "blas": 0.5}) == "blas"
+    assert len(trials) == 4
+
+
 def test_what_is_asked_for_is_taken(choose, monkeypatch):
     chosen, trials, _ = choose
     assert chosen({}, products="blas") == "blas" and chosen({}, products="tiles") == "tiles"
@@ -67,5 +86,18 @@ def test_what_is_asked_for_is_taken(choose, monkeypatch):
 
 
 @pytest.mark.parametrize("name", fastest.NAMES)
-def test_a_trial_takes_time(name):
-    assert fastest.trial(name, 3, 5, fastest.np.dtype("float32")) > 0
+@pytest.mark.parametrize("n_features", [1, 5, 10**7])
+def test_a_trial_takes_time_and_little_memory(name, n_features, monkeypatch):
+    shapes = []
+    monkeypatch.setattr(fastest, "DENSE", {name: lambda samples: shapes.append(samples.nbytes) or DENSE[name](samples)})
+    assert fastest.trial(name, 3, n_features, np.dtype("float32")) > 0
+    assert shapes[0] <= fastest.SAMPLES_BYTES
+
+
+def test_nothing_is_measured_for_sparse_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(clustering, "fastest_products", None)
+    samples = sparse.csr_array(np.eye(6) + 0.1)
+    store.write(tmp_path / "s.h5", Dataset(samples), np.arange(6) // 3, "by hand")
+    chosen = config.read(None, ["model.n_components=2", "run.progress=off", "run.products=tiles"])
+    federation = Federation(communicator.connect(), chosen, store.ClientStore(tmp_path / "s.h5"))
+    assert federation.shard.products.name == "sparse"

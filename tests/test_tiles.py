@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch import environment
+from numba.core.errors import TypingError
 
 from fedmavg_mpi.kernels import tiles
 
@@ -82,6 +83,41 @@ def test_only_the_given_part_is_written(dtype):
 
 
 @pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")
+def test_what_the_kernels_are_not_for_is_refused():
+    """And is not taken for something else, nor memory beyond it written."""
+    w, x, z = factors(3, 6, 8, np.float64)
+    out, pull = np.zeros((3, 6)), np.zeros((3, 8))
+    turned = np.asfortranarray  # its rows have gaps
+    for wrong in (
+        (turned(w), x, out),
+        (w, turned(x), out),
+        (w, x, turned(out)),
+        (w[:, ::2], x[:, ::2], out),
+        (w, x[:, :7], out),
+        (w, x, out[:, :5]),
+        (w, x, out[:2]),
+    ):
+        with pytest.raises(ValueError):
+            tiles.multiply_features(*wrong)
+    for wrong in (
+        (turned(z), x, pull),
+        (z, turned(x), pull),
+        (z, x, turned(pull)),
+        (z[:5], x, pull),
+        (z, x[:5], pull),
+        (z, x, pull[:2]),
+        (z, x, pull[:, :7]),
+    ):
+        with pytest.raises(ValueError):
+            tiles.add_samples(*wrong)
+    assert not out.any() and not pull.any()
+    single = x.astype(np.float32)
+    for call in (lambda: tiles.multiply_features(w, single, out), lambda: tiles.add_samples(z, single, pull)):
+        with pytest.raises(TypingError, match="float32"):
+            call()
+
+
+@pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(1, 60), st.sampled_from(DTYPES))
 def test_bits_do_not_depend_on_the_samples_beside(n_components, first, count, dtype):
     w, x, z = factors(n_components, 120, 37, dtype)
@@ -94,6 +130,14 @@ def test_bits_do_not_depend_on_the_samples_beside(n_components, first, count, dt
     for begin, end in ((0, first), (first, first + count), (first + count, 120)):
         tiles.add_samples(z[begin:end], x[begin:end], in_turn)
     np.testing.assert_array_equal(at_once, in_turn)
+
+
+@pytest.mark.parametrize("chosen", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_FEATURES": ""}, {"NUMBA_ENABLE_AVX": "0"}])
+def test_vectors_are_no_wider_than_numba_makes_them(chosen):
+    check = "from fedmavg_mpi.kernels import tiles; assert tiles.VECTOR_BYTES == 16 and tiles.COMPONENTS == 2"
+    env = environment() | {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""} | chosen
+    env = {name: value for name, value in env.items() if value or name in chosen}
+    subprocess.run([sys.executable, "-c", check], cwd=Path(__file__).parents[1], env=env, check=True)
 
 
 @pytest.mark.skipif(not tiles.COMPILED, reason="of the compiled kernels")

@@ -23,7 +23,7 @@ def test_suite_under(ranks, jit):
 
 def test_kernels_interpreted():
     """The kernels' own tests without the compiler."""
-    command = [sys.executable, "-m", "pytest", "tests/test_kernels.py", "tests/test_clustering.py"]
+    command = [sys.executable, "-m", "pytest", "tests/test_kernels.py", "tests/test_tiles.py", "tests/test_clustering.py"]
     done = subprocess.run(
         command,
         cwd=ROOT,

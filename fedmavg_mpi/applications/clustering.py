@@ -4,13 +4,12 @@ import numpy as np
 
 from fedmavg_mpi import metrics
 from fedmavg_mpi.applications.evaluation import Evaluation
-from fedmavg_mpi.applications.fastest import fastest_products
+from fedmavg_mpi.applications.fastest import NAMES, check_compiler, fastest_products
 from fedmavg_mpi.applications.magnitude import check_magnitude
 from fedmavg_mpi.errors import DataError
 from fedmavg_mpi.kernels import dense
 from fedmavg_mpi.ledger import ProtocolLedger
 from fedmavg_mpi.models.clustering import ClusteringModel, ClusteringShard, DataTotals, client_totals
-from fedmavg_mpi.models.products import DENSE
 from fedmavg_mpi.models.sums import in_order_sum
 from fedmavg_mpi.pooling import count_rows, pool
 from fedmavg_mpi.schedule import PenaltyContinuation, StopRule
@@ -79,7 +78,9 @@ class Clustering:
         offsets = store.offsets[clients.start : clients.stop + 1] - store.offsets[clients.start]
         totals = self._exchange_totals(client_totals(samples, offsets), store)
         self.model = ClusteringModel(settings.model, totals, settings.algorithm.curvature_factor_w)
-        self.products = fastest_products(comm, settings.run, settings.model.n_components, store.n_features)
+        self.products = "blas"  # of no account to sparse samples, and dense ones as wide may not fit
+        if not store.sparse:
+            self.products = fastest_products(comm, settings.run, settings.model.n_components, store.n_features)
         self.shard = ClusteringShard(
             samples, offsets, clients.start, self.model, settings.run.seed, average.client_by_client, self.products
         )
@@ -142,17 +143,21 @@ class Clustering:
 
     def state(self):
         """What a checkpoint keeps of the server's part: how products are formed, on which the last bits depend."""
-        return {"products": np.array(list(DENSE).index(self.products))}
+        return {"products": np.array(NAMES.index(self.products))}
 
     def private_state(self):
         """What a checkpoint keeps of this rank's clients: dict of str to ndarray (rows here x ...)."""
         return {"h": self.shard.private_factors(), "stage_clusters": self.stage_clusters}
 
     def restore(self, state, private):
-        """Take what :meth:`state` and :meth:`private_state` gave."""
-        self.shard.form_products_by(list(DENSE)[int(state["products"])])
-        self.shard.restore_private_factors(private["h"])
-        self.stage_clusters = private["stage_clusters"]
+        """Take what :meth:`state` and :meth:`private_state` gave; ``private`` is empty on a rank without clients."""
+        self.products = NAMES[int(state["products"])]  # also for the next checkpoint
+        with self.comm.together():
+            check_compiler(self.products)
+        self.shard.form_products_by(self.products)
+        if private:
+            self.shard.restore_private_factors(private["h"])
+            self.stage_clusters = private["stage_clusters"]
 
     def outcome(self, rows, of_row):
         """What the run file keeps beside the factors.

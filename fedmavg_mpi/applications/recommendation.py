@@ -133,8 +133,9 @@ class Recommendation:
         return {"h": self.shard.private_factors()}
 
     def restore(self, state, private):
-        """Take what :meth:`state` and :meth:`private_state` gave."""
-        self.shard.restore_private_factors(private["h"])
+        """Take what :meth:`state` and :meth:`private_state` gave; ``private`` is empty on a rank without clients."""
+        if private:
+            self.shard.restore_private_factors(private["h"])
 
     def outcome(self, rows, of_row):
         """What the run file keeps beside the factors: the users' and items' own ids, and, where H is kept, what each user has rated.

@@ -1,6 +1,11 @@
 """The one way in which functions are compiled here."""
 
+from pathlib import Path
+
 import numba
+
+# What has been compiled into a function may stand in any of these files; numba itself looks at the function's own only.
+_SOURCES = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py")))
 
 
 def jit(function):
@@ -11,6 +16,9 @@ def jit(function):
     """
     options = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
     try:
-        return numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder that it may write to
         return numba.njit(**options)(function)
+    if not numba.config.DISABLE_JIT:
+        compiled._cache._cache_file._source_stamp = _SOURCES  # what was kept is void when it changes
+    return compiled

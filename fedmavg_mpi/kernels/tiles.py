@@ -15,11 +15,14 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
+from numba.core.errors import NumbaTypeError
 from numba.extending import intrinsic
 
 from fedmavg_mpi.kernels.jit import jit
 
-_FEATURES = (config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()).split(",")
+# As numba's code generator has them: "" asks for none beyond the processor family's, and some numba doesn't use by itself.
+_FEATURES = (get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES).split(",")
 VECTOR_BYTES = 64 if "+avx512f" in _FEATURES else 32 if "+avx" in _FEATURES else 16
 LINE_BYTES = 64  # of a cache
 COMPONENTS = (
@@ -234,6 +237,12 @@ def _array(context, build, kind, value):
     return array.data, build.sdiv(stride, _I64(kind.dtype.bitwidth // 8))
 
 
+def _check_numbers(*kinds):
+    """Refuse to compile for arrays that aren't all of one precision: their bytes would be taken for other numbers."""
+    if kinds[0].dtype not in (types.float64, types.float32) or any(kind.dtype != kinds[0].dtype for kind in kinds):
+        raise NumbaTypeError(f"{', '.join(map(str, kinds))}: expected all float64 or all float32")
+
+
 def _entry(build, matrix, row, column):
     pointer, stride = matrix
     return build.gep(pointer, [build.add(build.mul(row, stride), column)])
@@ -265,6 +274,7 @@ def feature_sums_tile(typing, w, x, out, k, i, m, n_components, n_samples, n_fea
         _call_one_of(build, n_components, choices, [*given, build.icmp_signed("!=", adds, _I64(0)), build.gep(first, [ahead])])
         return context.get_dummy_value()
 
+    _check_numbers(w, x, out)
     return types.void(w, x, out, *[types.int64] * 8), emit
 
 
@@ -296,7 +306,13 @@ def sample_sums_tile(typing, z, x, start, out, k, i, m, n_components, n_samples,
         _call_one_of(build, choice, choices, [*given, n_samples, n_features, floor, build.gep(first, [ahead])])
         return context.get_dummy_value()
 
+    _check_numbers(z, x, start, out)
     return types.void(z, x, start, out, *[types.int64] * 6, x.dtype, types.int64), emit
+
+
+@jit
+def _has_whole_rows(array):
+    return array.shape[1] < 2 or array.size == 0 or array.strides[1] == array.itemsize
 
 
 @jit
@@ -311,6 +327,10 @@ def multiply_features(w, x, out):
         Rows of all three without gaps, of one precision.
     """
     n_components, n_features = w.shape
+    if x.shape[1] != n_features or out.shape != (n_components, x.shape[0]):
+        raise ValueError("shapes that don't fit each other")  # or memory beyond them would be read and written
+    if not (_has_whole_rows(w) and _has_whole_rows(x) and _has_whole_rows(out)):
+        raise ValueError("rows with gaps")
     block = BLOCK_BYTES // x.itemsize
     if n_features == 0:
         out[:] = 0
@@ -344,6 +364,10 @@ def sum_of_samples(z, x, start, out, floor):
         Of the same precision.
     """
     n_components, n_features = out.shape
+    if z.shape != (x.shape[0], n_components) or x.shape[1] != n_features or start.shape != out.shape:
+        raise ValueError("shapes that don't fit each other")  # as above
+    if not (_has_whole_rows(z) and _has_whole_rows(x) and _has_whole_rows(start) and _has_whole_rows(out)):
+        raise ValueError("rows with gaps")
     line = LINE_BYTES // x.itemsize
     width = BESIDE * VECTOR_BYTES // x.itemsize
     none = x.dtype.type(-np.inf)

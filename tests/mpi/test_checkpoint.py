@@ -5,9 +5,11 @@ import pytest
 from mpi4py import MPI
 
 from fedmavg_mpi import runner
+from fedmavg_mpi.applications import clustering as application
 from fedmavg_mpi.checkpoint import Checkpoints
 from fedmavg_mpi.communicator import Communicator, FailedElsewhereError
-from fedmavg_mpi.errors import DataError
+from fedmavg_mpi.errors import ConfigError, DataError
+from fedmavg_mpi.kernels import tiles
 from fedmavg_mpi.signals import StopSignals
 from tests.mpi import small_ratings
 from tests.mpi.conftest import settings
@@ -181,6 +183,34 @@ def test_goes_on_with_many_for_one_process(comm, folder, small_store, mode):
         wanted = state_of(uninterrupted)
         assert_same(without_traffic(found[0]), without_traffic(wanted[0]))
         assert_same(found[2], wanted[2])
+
+
+@pytest.mark.parametrize("begun_by", ["all ranks", "the server alone"])
+def test_the_way_of_forming_products_stays_over_two_resumes(comm, folder, small_store, monkeypatch, begun_by):
+    """Whatever a start would choose then; also at a server that has no samples."""
+
+    def federation(comm, name):
+        monkeypatch.setattr(application, "fastest_products", lambda *shape: name)
+        return runner.Federation(comm, clustering(CLUSTERING[0]), small_store)
+
+    if begun_by == "all ranks" or comm.is_server:
+        first = federation(comm if begun_by == "all ranks" else Communicator(MPI.COMM_SELF), "blas")
+        runner.rounds(first, checkpoints_of(first, folder), StopAfter(first))
+    comm.broadcast_text("written")
+    for _ in range(2):
+        resumed = federation(comm, "tiles")
+        resumed.restore(*checkpoints_of(resumed, folder).latest())
+        assert resumed.shard.products.name == "blas"
+        runner.rounds(resumed, checkpoints_of(resumed, folder), StopAfter(resumed))
+
+
+def test_compiled_products_do_not_go_on_without_the_compiler(comm, folder, small_store, monkeypatch):
+    monkeypatch.setattr(application, "fastest_products", lambda *shape: "tiles")
+    stopped_only(comm, small_store, clustering(CLUSTERING[0]), folder)
+    monkeypatch.setattr(tiles, "COMPILED", False)
+    resumed = runner.Federation(comm, clustering(CLUSTERING[0]), small_store)
+    with pytest.raises((ConfigError, FailedElsewhereError)):
+        resumed.restore(*checkpoints_of(resumed, folder).latest())
 
 
 def stopped_only(comm, store, chosen, folder):

@@ -3,9 +3,12 @@
 import naive
 import numpy as np
 import pytest
+from mpi4py import MPI
 from scipy import sparse
 
 from fedmavg_mpi import runner
+from fedmavg_mpi.communicator import Communicator
+from fedmavg_mpi.kernels import tiles
 from tests.mpi.conftest import pooled, settings, whole_factors, write_small_store
 
 MODES = [
@@ -75,6 +78,25 @@ def test_rounds_are_the_oracles(comm, small_store, mode, dtype, tolerance):
         for found, wanted in zip(end[1], h, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
         np.testing.assert_allclose(history.per_evaluation["objective"], objectives, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("products", ["tiles", "blas"])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] == "gather"], ids=lambda mode: "-".join(map(str, mode)))
+def test_gather_gives_the_bits_of_one_process(comm, small_store, mode, products, dtype):
+    """However products are formed, which ``auto`` may decide either way."""
+    if products == "tiles" and not tiles.COMPILED:
+        pytest.skip("of the compiled kernels")
+    ends = []
+    for part in (comm, Communicator(MPI.COMM_SELF)):
+        federation = runner.Federation(part, configured(*mode, f"run.products={products}", f"run.dtype={dtype}"), small_store)
+        assert federation.shard.products.name == products
+        runner.rounds(federation)
+        ends.append(whole_factors(federation))
+    if comm.is_server:
+        (w, h), (wanted_w, wanted_h) = ends
+        np.testing.assert_array_equal(w, wanted_w)
+        np.testing.assert_array_equal(np.hstack(h), np.hstack(wanted_h))
 
 
 @pytest.mark.parametrize("method", ["reduce", "gather"])
