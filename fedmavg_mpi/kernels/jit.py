@@ -1,5 +1,6 @@
 """The one way in which functions are compiled here."""
 
+import contextlib
 from pathlib import Path
 
 import numba
@@ -19,6 +20,6 @@ def jit(function):
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder that it may write to
         return numba.njit(**options)(function)
-    if not numba.config.DISABLE_JIT:
+    with contextlib.suppress(AttributeError):  # numba has no public way to say this; it may come to keep it elsewhere
         compiled._cache._cache_file._source_stamp = _SOURCES  # what was kept is void when it changes
     return compiled
