@@ -7,7 +7,7 @@ from fedmavg_mpi.reproduce.claims import Finding, better
 from fedmavg_mpi.reproduce.study import Experiment, by_name, over_starts, settings_of
 
 TITLE = "the objective against rounds, on synthetic data under Case 2"
-MINUTES = {True: 2, False: 6}
+MINUTES = {True: 1.5, False: 4}
 ROUNDS = 300
 STARTS = {True: 1, False: 3}
 EARLY = 50  # rounds after which curves are compared, beside their ends
