@@ -13,6 +13,7 @@ from launch import environment, error_of, fedmavg
 
 from fedmavg_mpi import cli, machines, results
 from fedmavg_mpi.scaling import array, cost, projection, table
+from fedmavg_mpi.scaling import pieces as measured
 from fedmavg_mpi.scaling.problem import Problem, Share, shares
 from fedmavg_mpi.scaling.study import Study, launch
 
@@ -245,6 +246,13 @@ def test_a_machine_is_measured_and_its_study_modelled(tmp_path):
     assert cost.read(tmp_path / "s" / "machine.toml").cores > 0
     fits = list(csv.DictReader((tmp_path / "s" / "fits.csv").open()))
     assert len(fits) > 50 and all(float(row["seconds"]) > 0 for row in fits)
+    path = tmp_path / "s" / "pieces" / "0.json"
+    path.write_text("{")
+    (tmp_path / "s" / "machine.toml").unlink()
+    again = fedmavg(
+        "scaling", "strong", *SETTINGS, "--ranks", "1,2", "--rounds", 2, "--warm-up", 1, "--repeats", 1, "--out", tmp_path / "s"
+    )
+    assert f"{path}: not what fedmavg scaling has written; remove it" in error_of(again)
 
 
 @pytest.mark.parametrize(
@@ -348,3 +356,13 @@ def test_the_array_starts_each_element_on_its_own_ranks(tmp_path, monkeypatch):
     with pytest.raises(cost.ConfigError, match="expected at most"):
         few = dataclasses.replace(machines.read("laptop-slurm"), queue=machines.QueueFacts(max_nodes=1))
         array.script(Study("strong", (9,), 1, 1, 1, 0), out, few, None, [])
+
+
+def test_passes_over_pieces_are_joined_by_their_medians():
+    def found(seconds):
+        piece = [dataclasses.asdict(Problem(8, 64, 2, 2)), dataclasses.asdict(Share(64, 2, 64, 2)), {"round": seconds}]
+        return {"alone": [piece], "busy": [piece], "messages": [[2, 8, 8, seconds]]}
+
+    joined = measured.together([found(3.0), found(1.0), found(10.0)])
+    assert joined["alone"] == joined["busy"] == [(Problem(8, 64, 2, 2), Share(64, 2, 64, 2), {"round": 3.0})]
+    assert joined["messages"] == [(2, 8, 8, 3.0)]

@@ -1,5 +1,6 @@
 """``fedmavg scaling strong | weak | fit | report``."""
 
+import json
 import os
 import platform
 import sys
@@ -14,8 +15,10 @@ from fedmavg_mpi.scaling import array, cost, pieces, projection
 from fedmavg_mpi.scaling import problem as problems
 from fedmavg_mpi.scaling import study as studies
 from fedmavg_mpi.scaling import table as tables
+from fedmavg_mpi.store import written_aside
 
-MODEL_FILE, FITS_FILE = "machine.toml", "fits.csv"
+MODEL_FILE, FITS_FILE, PIECES_FOLDER = "machine.toml", "fits.csv", "pieces"
+PASSES = 3  # over the pieces, where there is no study to take them in turn with
 BOUND = 0.25  # error of the model that is called out
 
 
@@ -56,12 +59,26 @@ def run_study(options):
                 f"{path}\nsend it with sbatch {path}; when all of its elements are done: fedmavg scaling report {out} "
                 "--machine-model FILE (made there by fedmavg scaling fit)"
             )
-        if given is None and not (out / MODEL_FILE).exists():
-            settings, store = studies.settings_of(out, study.size(ranks[0]))
-            if tables.is_modelled(settings):
-                say("measuring this machine for the cost model")
-                keep(measure(problems.of_settings(settings, store), options.launcher, cores), out)
-    studies.carry_out(study, out, options.launcher, say)
+    settings, store = studies.settings_of(out, study.size(ranks[0]))
+    if given is not None or (out / MODEL_FILE).exists() or not tables.is_modelled(settings):
+        studies.carry_out(study, out, options.launcher, say)
+        return report(out, given)
+
+    like, folder = problems.of_settings(settings, store), out / PIECES_FOLDER
+
+    def before(repeat):  # pieces and runs in turn, so that a drift of the machine meets both
+        path = folder / f"{repeat}.json"
+        if not path.exists():
+            say(f"measuring this machine for the cost model, pass {repeat + 1} of {study.repeats}")
+            found = measure(like, options.launcher, cores)
+            folder.mkdir(exist_ok=True)
+            with written_aside(path) as aside:
+                aside.write_text(json.dumps(found))
+
+    studies.carry_out(study, out, options.launcher, say, before)
+    passes = [read_pass(folder / f"{repeat}.json") for repeat in range(study.repeats)]
+    with writing(out):
+        keep(fitted(passes, like, cores), out)
     return report(out, given)
 
 
@@ -94,7 +111,8 @@ def fit(options):
     path = Path(options.out)
     with writing(path):
         path.touch()
-        model = measure(like, options.launcher, len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        model = fitted([measure(like, options.launcher, cores) for _ in range(PASSES)], like, cores)
         path.write_text(model.to_toml())
     return f"{path}\n{errors_of_fit(model)}"
 
@@ -111,10 +129,24 @@ def report_again(options):
 
 
 def measure(problem, launcher, cores):
-    """The cost model of this machine, for problems like this one."""
-    found = pieces.measure(lambda n_ranks, module: studies.launch(launcher, n_ranks, module), problem, cores)
+    """One pass over the pieces of the cost model, for problems like this one."""
+    return pieces.measure(lambda n_ranks, module: studies.launch(launcher, n_ranks, module), problem, cores)
+
+
+def read_pass(path):
+    """A pass over the pieces that is kept in a study's folder."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise DataError(f"{path}: not what fedmavg scaling has written; remove it, and the same command measures again") from None
+
+
+def fitted(passes, problem, cores):
+    """The cost model of this machine, for problems like this one, from passes over its pieces."""
     like = f"for problems like M = {problem.n_features}, K = {problem.n_components}, {8 * problem.itemsize} bits"
-    return cost.from_pieces(found, cores, f"measured on a {platform.machine()} machine with {cores} cores, {like}")
+    return cost.from_pieces(
+        pieces.together(passes), cores, f"measured on a {platform.machine()} machine with {cores} cores, {like}"
+    )
 
 
 def keep(model, directory):

@@ -22,7 +22,7 @@ from fedmavg_mpi.scaling.cost import SERVER, WORKER
 from fedmavg_mpi.scaling.problem import Problem, Share
 
 LARGEST_BYTES = 1 << 27  # of samples
-WARM_UP, ROUNDS, PASSES = 2, 6, 2
+WARM_UP, ROUNDS = 2, 6
 MESSAGES_AT_ONCE, MESSAGE_PASSES = 40, 5
 LEAST_SHARE = 0.01  # a difference of two times is taken to be at least this much of them
 
@@ -41,7 +41,7 @@ def measure(launch, problem, cores):
     Returns
     -------
     dict
-        As :func:`fedmavg_mpi.scaling.cost.from_pieces` takes it.
+        As JSON holds it, for :func:`together`.
     """
     module, out = "fedmavg_mpi.scaling.pieces", {}
     with tempfile.TemporaryDirectory() as folder:
@@ -52,12 +52,35 @@ def measure(launch, problem, cores):
                 out["busy"] = out["alone"]
                 continue
             launch(n_ranks, [module, "work", text, str(path)])
-            found = json.loads(path.read_text())
-            out[condition] = [(Problem(**p), Share(**s), seconds) for p, s, seconds in found]
+            out[condition] = json.loads(path.read_text())
         out["messages"] = []
         for n_ranks in sorted({2, 3, cores + 1, 2 * cores + 1, 4 * cores + 1}):
             launch(n_ranks, [module, "messages", text, str(path)])
             out["messages"] += json.loads(path.read_text())
+    return out
+
+
+def together(passes):
+    """Several passes of :func:`measure` as one, by the median of each piece.
+
+    Parameters
+    ----------
+    passes : list of dict
+
+    Returns
+    -------
+    dict
+        As :func:`fedmavg_mpi.scaling.cost.from_pieces` takes it.
+    """
+    out = {}
+    for condition in ("alone", "busy"):
+        out[condition] = []
+        for same in zip(*(found[condition] for found in passes), strict=True):
+            p, s, seconds = same[0]
+            middle = {name: float(np.median([one[2][name] for one in same])) for name in seconds}
+            out[condition].append((Problem(**p), Share(**s), middle))
+    by_message = zip(*(found["messages"] for found in passes), strict=True)
+    out["messages"] = [(*same[0][:3], float(np.median([one[3] for one in same]))) for same in by_message]
     return out
 
 
@@ -153,12 +176,12 @@ def share_of(problem, sampler, sizes):
 
 
 def work(comm, problem):
-    """The pieces of work: list of (Problem, Share, seconds by phase), the slowest rank's, the least of some passes."""
+    """The pieces of work: list of (Problem, Share, seconds by phase), the mean over ranks."""
     out = []
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         rounds_of_one(comm, Problem(8, 64, 2, 2), folder)  # compiles
         for piece in made_up(problem):
-            share, found = _several(comm, piece, folder)
+            share, found = _by_all(comm, piece, folder)
             spent = sum(found[phase] for phase in (*WORKER, *SERVER) if phase in found)
             found["bookkeeping"] = max(found["round"] - spent, LEAST_SHARE * found["round"])
             if piece.evaluates == 0:
@@ -166,7 +189,7 @@ def work(comm, problem):
             out.append((piece, share, found))
         for piece, _, summed in out[1:3]:  # few samples and many clients
             piece = dataclasses.replace(piece, method="gather")
-            share, found = _several(comm, piece, folder)
+            share, found = _by_all(comm, piece, folder)
             more = {
                 "client by client": found["local factor"] - summed["local factor"],
                 "copies": found["average"] + found["shared factor"] - summed["average"] - summed["shared factor"],
@@ -175,15 +198,11 @@ def work(comm, problem):
     return [(dataclasses.asdict(p), dataclasses.asdict(s), seconds) for p, s, seconds in out]
 
 
-def _several(comm, piece, folder):
-    passes = []
-    for _ in range(PASSES):
-        share, found = rounds_of_one(comm, piece, folder)
-        values = comm.gather(np.array([list(found.values())]), np.ones(comm.size, np.int64), "control")
-        if comm.is_server:
-            passes.append(values.mean(axis=0))
-    least = np.min(passes, axis=0).tolist() if comm.is_server else list(found.values())
-    return share, dict(zip(found, least, strict=True))
+def _by_all(comm, piece, folder):
+    share, found = rounds_of_one(comm, piece, folder)
+    values = comm.gather(np.array([list(found.values())]), np.ones(comm.size, np.int64), "control")
+    mean = values.mean(axis=0).tolist() if comm.is_server else list(found.values())
+    return share, dict(zip(found, mean, strict=True))
 
 
 def messages(comm, problem):

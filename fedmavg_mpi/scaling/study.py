@@ -170,7 +170,7 @@ def settings_of(directory, size):
     return settings, stores.ClientStore(settings.data.path)
 
 
-def carry_out(study, directory, launcher, say):
+def carry_out(study, directory, launcher, say, before=lambda repeat: None):
     """The runs, one after the other; those that are finished already are left as they are.
 
     Parameters
@@ -181,6 +181,8 @@ def carry_out(study, directory, launcher, say):
         With ``{ranks}``.
     say : callable(str)
         Told of each run before it starts.
+    before : callable(int)
+        Called before each repeat.
 
     Raises
     ------
@@ -188,6 +190,8 @@ def carry_out(study, directory, launcher, say):
         A run fails.
     """
     for i, n_ranks in enumerate(study.elements):
+        if i % len(study.ranks) == 0:
+            before(i // len(study.ranks))
         say(f"run {i + 1} of {len(study.elements)}: {n_ranks} rank{'s' if n_ranks > 1 else ''}")
         job = str(config_of(directory, study.size(n_ranks)))
         launch(launcher, n_ranks, ["fedmavg_mpi.cli", "run", job, "--out", str(Path(directory) / "runs" / str(i)), "--resume"])
