@@ -284,13 +284,13 @@ def _on_all_ranks(work):
     except BrokenPipeError:
         raise  # the results are printed last, by the server
     except BaseException as error:
-        by_signal = isinstance(error, KeyboardInterrupt | SystemExit)
+        by_signal = signals.behind(error)
         if not by_signal:
             traceback.print_exc()
         elif not comm.is_server:
             time.sleep(signals.WORKERS_PATIENCE)
         if by_signal:
-            _say_interrupted(error)
+            _say_interrupted(by_signal)
         status = STOPPED if by_signal else 1  # before the rounds nothing is lost: the same command starts again
         sys.stderr.flush()
         if comm.size > 1:

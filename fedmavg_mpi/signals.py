@@ -26,6 +26,13 @@ def leaving():
             signal.signal(number, handler)
 
 
+def behind(error):
+    """The exception of a signal that this one is, or that a library has put it in place of; None where there is no such one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        error = error.__context__
+    return error
+
+
 def _raise_again(unraisable):
     """Python drops what is raised inside of a finalizer: an exception that is to end the program is raised anew, a moment later."""
     error = unraisable.exc_value

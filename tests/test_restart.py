@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launch import environment, error_of, fedmavg
 
-from fedmavg_mpi import results
+from fedmavg_mpi import results, signals
 
 JOB = """
 [data]
@@ -245,3 +245,16 @@ def test_killed_at_any_moment(job, tmp_path):
     assert done.returncode == 0, done.stderr
     same(results.summarize(out), whole, (*SAME, *SAME_RANKS))
     assert {entry.name for entry in out.iterdir()} == {"config.toml", "run.h5"}
+
+
+def test_a_signal_is_seen_behind_what_a_library_makes_of_it():
+    """h5py has been seen to put a TypeError in the place of what a handler raised in one of its callbacks."""
+    stopped = SystemExit("stopped")
+    try:
+        try:
+            raise stopped
+        except SystemExit:
+            raise TypeError("of the library")  # noqa: B904
+    except TypeError as error:
+        assert signals.behind(error) is stopped
+    assert signals.behind(stopped) is stopped and signals.behind(TypeError()) is None
