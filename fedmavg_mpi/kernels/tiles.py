@@ -25,9 +25,7 @@ from fedmavg_mpi.kernels.jit import jit
 _FEATURES = (get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES).split(",")
 VECTOR_BYTES = 64 if "+avx512f" in _FEATURES else 32 if "+avx" in _FEATURES else 16
 LINE_BYTES = 64  # of a cache
-COMPONENTS = (
-    5 if "+avx512f" in _FEATURES else 2
-)  # of a tile: with 16 registers in place of 32 no more than 2 x 4 sums stay in them
+COMPONENTS = 5 if VECTOR_BYTES == 64 else 2  # of a tile: with 16 registers in place of 32 no more than 2 x 4 sums stay in them
 BESIDE = 4  # samples (W'X), or vectors of features (XZ), of a tile
 BLOCK_BYTES = 1536  # of a row of W, in W'X: its rows and those of the tile's samples stay in the innermost cache
 BLOCK_SAMPLES = 20  # samples that are worked on in turn, and that are asked for ahead

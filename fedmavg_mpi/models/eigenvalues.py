@@ -8,8 +8,8 @@ def largest_eigenvalues(symmetric):
 
     NaN for a matrix that is not finite: a run that diverged then ends as such, on all ranks alike, and not in LAPACK's error.
     """
-    if np.isfinite(symmetric).all():
-        return np.linalg.eigvalsh(symmetric)[..., -1]
     finite = np.isfinite(symmetric).all(axis=(-2, -1))
+    if finite.all():
+        return np.linalg.eigvalsh(symmetric)[..., -1]
     values = np.linalg.eigvalsh(np.where(finite[..., None, None], symmetric, 0))[..., -1]
     return np.where(finite, values, np.nan)

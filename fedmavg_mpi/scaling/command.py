@@ -71,9 +71,10 @@ def run_study(options):
         if not path.exists():
             say(f"measuring this machine for the cost model, pass {repeat + 1} of {study.repeats}")
             found = measure(like, options.launcher, cores)
-            folder.mkdir(exist_ok=True)
-            with written_aside(path) as aside:
-                aside.write_text(json.dumps(found))
+            with writing(out):
+                folder.mkdir(exist_ok=True)
+                with written_aside(path) as aside:
+                    aside.write_text(json.dumps(found))
 
     studies.carry_out(study, out, options.launcher, say, before)
     passes = [read_pass(folder / f"{repeat}.json") for repeat in range(study.repeats)]
