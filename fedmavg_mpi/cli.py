@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedmavg_mpi import __version__, config, reproduce, signals
 from fedmavg_mpi.communicator import launched_rank, launched_size
+from fedmavg_mpi.cores import usable_cores
 from fedmavg_mpi.errors import ConfigError, FedmavgError, LaunchError
 from fedmavg_mpi.text import fits_a_line, one_line
 
@@ -342,9 +343,8 @@ def _reproduce(options):
     if options.data is not None:
         os.environ["FEDMAVG_DATA"] = options.data
     names = reproduce.NAMES if options.figure == "all" else [options.figure]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
-        made = figures.reproduce(names, options.out, options.quick, options.jobs or cores)
+        made = figures.reproduce(names, options.out, options.quick, options.jobs or len(usable_cores()))
     except (KeyboardInterrupt, SystemExit):
         print("fedmavg: stopped; the same command goes on with what is missing", file=sys.stderr)
         return STOPPED

@@ -24,45 +24,45 @@ class Clock:
     ----------
     rounds : list of ndarray (phases,)
         One entry a finished round; the first is what came before round 1.
+    now : list of float (phases,)
+        Of the open round.
     """
 
     def __init__(self, waited=lambda: 0.0):
         self.rounds = []
         self.waited = waited
-        self._now = np.zeros(len(PHASES))
+        self.now = [0.0] * len(PHASES)
         self._spans = {phase: _Span(self, phase) for phase in PHASES}
 
     def __call__(self, phase):
         """Time a block (``with``) as part of a phase of :data:`PHASES`; not one inside of another of the same phase."""
         return self._spans[phase]
 
-    def add(self, phase, seconds, waited):
-        """Add to a phase what of these seconds was not spent waiting."""
-        self._now[PHASES.index(phase)] += seconds - waited
-        self._now[WAIT] += waited
-
     def state(self):
         """What a checkpoint keeps, the open entry included: ndarray (entries x phases)."""
-        return np.array([*self.rounds, self._now])
+        return np.array([*self.rounds, self.now])
 
     def restore(self, state):
         """Take what :meth:`state` gave."""
-        *self.rounds, self._now = state.copy()
+        *self.rounds, now = state.copy()
+        self.now = now.tolist()
 
     def end_round(self):
         """Close the entry of this round."""
-        self.rounds.append(self._now)
-        self._now = np.zeros(len(PHASES))
+        self.rounds.append(np.array(self.now))
+        self.now = [0.0] * len(PHASES)
 
 
 class _Span:
     """A block in one phase. Not a generator: there are many a round, and it costs a third of one."""
 
     def __init__(self, clock, phase):
-        self.clock, self.phase = clock, phase
+        self.clock, self.phase = clock, PHASES.index(phase)
 
     def __enter__(self):
         self.waited, self.start = self.clock.waited(), time.perf_counter()
 
     def __exit__(self, *error):
-        self.clock.add(self.phase, time.perf_counter() - self.start, self.clock.waited() - self.waited)
+        waited = self.clock.waited() - self.waited
+        self.clock.now[self.phase] += time.perf_counter() - self.start - waited
+        self.clock.now[WAIT] += waited

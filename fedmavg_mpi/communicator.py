@@ -13,11 +13,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from fedmavg_mpi.cores import usable_cores
 from fedmavg_mpi.errors import FedmavgError, LaunchError
 from fedmavg_mpi.ledger import MpiLedger
 
 SERVER = 0
 STOP_TAG = 1  # all other messages have 0
+MOST_CORES = 8192  # of a host, as in Linux
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
 NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
@@ -40,6 +42,8 @@ class Communicator:
     everyone : tuple of int
         All ranks.
     ledger : MpiLedger
+    has_own_core : bool
+        Whether this host has a core for each of its ranks.
     seconds_waited : float
         In which this rank had nothing to do but to wait for others.
     """
@@ -53,7 +57,7 @@ class Communicator:
         self.ledger = MpiLedger()
         self.seconds_waited = 0.0
         self._requests_to_stop = 0  # sent from here; at the server, less those received
-        self._spin_seconds = SPIN_SECONDS if self._has_own_core() else 0.0
+        self.has_own_core = self._host_has_cores()
 
     @property
     def is_server(self):
@@ -261,6 +265,10 @@ class Communicator:
 
     def _group(self, ranks):
         """The communicator of the server and these ranks; None on a rank outside, or if the server would be alone."""
+        if self.size == 1:
+            return None
+        if ranks is self.everyone:
+            return self._world
         key = tuple(sorted({SERVER, *map(int, ranks)}))
         if len(key) == 1:
             return None
@@ -288,20 +296,23 @@ class Communicator:
         while not request.Test():  # which moves what there is to move, and is no waiting
             before = time.perf_counter()
             waited = before - start
-            if waited < self._spin_seconds:
+            if self.has_own_core and waited < SPIN_SECONDS:
                 os.sched_yield()
             else:
                 time.sleep(min(NAP_SHARE * waited, LONGEST_NAP))
             self.seconds_waited += time.perf_counter() - before
 
-    def _has_own_core(self):
-        """Whether this host has a core for each of its ranks."""
+    def _host_has_cores(self):
+        # Cores of all ranks together: a launcher may have bound each of them to its own.
         from mpi4py import MPI
 
         host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        cores = np.zeros(MOST_CORES, np.uint8)
+        cores[usable_cores()] = 1
+        host.Allreduce(self._in_place, cores, op=MPI.MAX)
         n_ranks = host.Get_size()
         host.Free()
-        return n_ranks <= len(os.sched_getaffinity(0))
+        return n_ranks <= np.count_nonzero(cores)
 
 
 def connect():

@@ -15,6 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from fedmavg_mpi import communicator
+from fedmavg_mpi.cores import usable_cores
 from fedmavg_mpi.kernels import dense
 
 # whose launcher starts whose programs, and what they call themselves
@@ -37,7 +38,7 @@ def examine(comm):
         {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": len(usable_cores()),
             "blas": blas_threads(),
             "cache": numba_cache(),
         }

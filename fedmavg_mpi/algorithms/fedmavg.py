@@ -51,6 +51,8 @@ class FedMAvg(Algorithm):
     def share_model(self, clients, kind):
         """Broadcast W to the ranks of these clients that don't hold it yet."""
         ranks = set(self.placement.ranks_of(clients)) - self.holders
+        if not ranks:
+            return
         self.comm.broadcast(self.w, kind, ranks)
         self.holders |= ranks
         if self.comm.rank in ranks and not self.comm.is_server:

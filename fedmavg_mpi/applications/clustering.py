@@ -121,7 +121,8 @@ class Clustering:
         clusters = self.shard.assignments()
         changed = np.empty(self.shard.sizes.size, np.int64)
         dense.count_changes(clusters, self.stage_clusters, self.shard.offsets, changed)
-        terms = np.column_stack([self.shard.objective_terms(), changed])
+        terms = np.empty((changed.size, 4))
+        terms[:, :3], terms[:, 3] = self.shard.objective_terms(), changed
         sums = self.average.sum_over_clients(lambda clients: terms[clients], np.arange(self.placement.sizes.size), "evaluation")
         if self.label_names is not None:
             self.table = metrics.contingency(clusters, self.labels, self.model.n_components, len(self.label_names))

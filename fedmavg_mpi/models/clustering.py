@@ -147,6 +147,7 @@ class ClusteringShard:
         self.samples = samples
         self.offsets = offsets
         self.sizes = np.diff(offsets)
+        self.divisors = np.maximum(self.sizes, 1)  # N_p, where a client without samples gets zeros
         self.all_clients = np.arange(self.sizes.size)
         self.model = model
         self.dtype = samples.dtype
@@ -251,7 +252,7 @@ class ClusteringShard:
         """
         powers, sums = self._shared_steps(clients, curvature, steps)
         out = np.einsum("p,pij->ij", weights, powers).astype(self.dtype) @ self.w
-        sums *= (2 * weights / self._sizes_at_least_one(clients))[:, None, None]
+        sums *= (2 * weights / self.divisors[clients])[:, None, None]
         z = self._combined_components(clients, sums)
         for begin, end in self._blocks(clients):
             self.products.add(z[begin:end], begin, end, out)
@@ -264,7 +265,7 @@ class ClusteringShard:
     def client_models(self, clients, curvature, steps):
         """Each client's own W_p = W A_p^q + B_p S_p after its steps: ndarray (clients x K x M). Parameters as above."""
         powers, sums = self._shared_steps(clients, curvature, steps)
-        sums *= (2 / self._sizes_at_least_one(clients))[:, None, None]
+        sums *= (2 / self.divisors[clients])[:, None, None]
         out = powers.astype(self.dtype) @ self.w
         z = self._combined_components(clients, sums)
         for copy, (begin, end) in zip(out, self.ranges(clients), strict=True):
@@ -311,12 +312,9 @@ class ClusteringShard:
 
     def _shared_steps(self, clients, curvature, steps):
         """A_p^q and S_p of each client: two ndarrays of float64 (clients x K x K)."""
-        g = self.h_grams[clients] * (2 / self._sizes_at_least_one(clients))[:, None, None]
+        g = self.h_grams[clients] * (2 / self.divisors[clients])[:, None, None]
         d = self.model.curvature_factor * largest_eigenvalues(g) if curvature is None else np.full(clients.size, curvature)
         return step_powers(g, np.divide(1.0, d, out=np.zeros_like(d), where=d > 0), steps)
-
-    def _sizes_at_least_one(self, clients):
-        return np.maximum(self.sizes[clients], 1)
 
     def _combined_components(self, clients, factors):
         """H_p' S_p of these clients: ndarray (n x K), filled in their rows only."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmavg_mpi import config, machines, runner
 from fedmavg_mpi.communicator import launched_size
+from fedmavg_mpi.cores import usable_cores
 from fedmavg_mpi.errors import DataError, LaunchError
 from fedmavg_mpi.results import reason
 from fedmavg_mpi.scaling import array, cost, pieces, projection
@@ -45,7 +46,7 @@ def run_study(options):
         studies.split_launcher(options.launcher)
     given = cost.read(options.machine_model) if options.machine_model else None
     machine = machines.read(options.slurm) if options.slurm else None
-    cores = 0 if machine else len(os.sched_getaffinity(0))
+    cores = 0 if machine else len(usable_cores())
     ranks = studies.parse_ranks(options.ranks)
     study = studies.Study(options.kind, ranks, options.rounds, options.warm_up, options.repeats, cores)
     out = Path(options.out)
@@ -112,7 +113,7 @@ def fit(options):
     path = Path(options.out)
     with writing(path):
         path.touch()
-        cores = len(os.sched_getaffinity(0))
+        cores = len(usable_cores())
         model = fitted([measure(like, options.launcher, cores) for _ in range(PASSES)], like, cores)
         path.write_text(model.to_toml())
     return f"{path}\n{errors_of_fit(model)}"

@@ -21,6 +21,8 @@ from fedmavg_mpi.datasets import Dataset
 from fedmavg_mpi.scaling.cost import SERVER, WORKER
 from fedmavg_mpi.scaling.problem import Problem, Share
 
+BY_CLOCK = [phase for phase in (*WORKER, *SERVER) if phase in PHASES]
+TIMED = (*BY_CLOCK, "bookkeeping")  # the last is the rest of a round
 LARGEST_BYTES = 1 << 27  # of samples
 WARM_UP, ROUNDS = 2, 6
 MESSAGES_AT_ONCE, MESSAGE_PASSES = 40, 5
@@ -143,7 +145,14 @@ def settings_of(problem, rounds):
 
 
 def rounds_of_one(comm, problem, folder):
-    """Median seconds by phase of a round of one process, while all ranks of ``comm`` do the same."""
+    """The seconds by phase of rounds of one process, while all ranks of ``comm`` do the same.
+
+    Returns
+    -------
+    Share
+    ndarray (rounds x names)
+        By :data:`TIMED`.
+    """
     random = np.random.default_rng(0)
     path = Path(folder) / "samples.h5"
     samples = random.random((problem.n_samples, problem.n_features))
@@ -157,10 +166,10 @@ def rounds_of_one(comm, problem, folder):
     with comm.together():
         pass  # all begin at the same time
     seconds = np.array(runner.rounds(federation).seconds[WARM_UP:])
-    by_phase = np.array(federation.clock.rounds[1 + WARM_UP :])
+    by_phase = np.array(federation.clock.rounds[1 + WARM_UP :])[:, [PHASES.index(phase) for phase in BY_CLOCK]]
+    beside = np.maximum(seconds - by_phase.sum(axis=1), LEAST_SHARE * seconds)
     share = share_of(problem, federation.algorithm.sampler, federation.placement.sizes)
-    found = dict(zip(PHASES, np.median(by_phase, axis=0).tolist(), strict=True))
-    return share, found | {"round": float(np.median(seconds))}
+    return share, np.column_stack([by_phase, beside])
 
 
 def share_of(problem, sampler, sizes):
@@ -176,33 +185,32 @@ def share_of(problem, sampler, sizes):
 
 
 def work(comm, problem):
-    """The pieces of work: list of (Problem, Share, seconds by phase), the mean over ranks."""
+    """The pieces of work: list of (Problem, Share, seconds by phase)."""
     out = []
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         rounds_of_one(comm, Problem(8, 64, 2, 2), folder)  # compiles
         for piece in made_up(problem):
-            share, found = _by_all(comm, piece, folder)
-            spent = sum(found[phase] for phase in (*WORKER, *SERVER) if phase in found)
-            found["bookkeeping"] = max(found["round"] - spent, LEAST_SHARE * found["round"])
+            share, found = slowest(comm, piece, folder)
             if piece.evaluates == 0:
                 del found["evaluation"]
             out.append((piece, share, found))
         for piece, _, summed in out[1:3]:  # few samples and many clients
             piece = dataclasses.replace(piece, method="gather")
-            share, found = _by_all(comm, piece, folder)
+            share, found = slowest(comm, piece, folder)
             more = {
                 "client by client": found["local factor"] - summed["local factor"],
                 "copies": found["average"] + found["shared factor"] - summed["average"] - summed["shared factor"],
             }
-            out.append((piece, share, {name: max(value, LEAST_SHARE * found["round"]) for name, value in more.items()}))
+            out.append((piece, share, {name: max(value, LEAST_SHARE * sum(found.values())) for name, value in more.items()}))
     return [(dataclasses.asdict(p), dataclasses.asdict(s), seconds) for p, s, seconds in out]
 
 
-def _by_all(comm, piece, folder):
-    share, found = rounds_of_one(comm, piece, folder)
-    values = comm.gather(np.array([list(found.values())]), np.ones(comm.size, np.int64), "control")
-    mean = values.mean(axis=0).tolist() if comm.is_server else list(found.values())
-    return share, dict(zip(found, mean, strict=True))
+def slowest(comm, piece, folder):
+    """A Share, and the seconds by name of the slowest rank in a round, as each phase of a round ends with a wait for the slowest."""
+    share, seconds = rounds_of_one(comm, piece, folder)
+    by_rank = comm.gather(seconds[None], np.ones(comm.size, np.int64), "control")
+    longest = by_rank.max(axis=0) if comm.is_server else seconds
+    return share, dict(zip(TIMED, np.median(longest, axis=0).tolist(), strict=True))
 
 
 def messages(comm, problem):
