@@ -145,7 +145,7 @@ class Gather(Reduce):
     def sum_over_clients(self, values, clients, kind, add=in_order_sum):
         """As in :class:`Reduce`; only the new values travel."""
         begin, end = np.searchsorted(clients, [self.first_client, self.first_client + self.n_clients])
-        mine = np.ascontiguousarray(values(clients[begin:end] - self.first_client))
+        mine = values(clients[begin:end] - self.first_client)
         new = self.comm.gather(mine, self.placement.split(clients), kind)
         if not self.comm.is_server:
             return None

@@ -105,7 +105,7 @@ class Communicator:
         Parameters
         ----------
         part : ndarray (rows[rank] x ...)
-            C-contiguous; the trailing shape and the dtype are the same on all ranks.
+            The trailing shape and the dtype are the same on all ranks.
         rows : sequence of int (ranks,)
             Rows of every rank, known to those who take part.
         kind : str
@@ -116,7 +116,7 @@ class Communicator:
         -------
         ndarray (sum(rows) x ...) at the server, None elsewhere
         """
-        rows = np.asarray(rows)
+        rows, part = np.asarray(rows), np.ascontiguousarray(part)  # MPI would send another layout as it lies in memory
         ranks = np.flatnonzero(rows) if ranks is None else np.array(ranks, np.int64)
         whole = np.empty((int(rows.sum()), *part.shape[1:]), part.dtype) if self.is_server else None
         group = self._group(ranks)

@@ -39,7 +39,7 @@ def collect(federation):
     one_each = np.ones(comm.size, np.int64)
 
     def gathered(part, counts=one_each):
-        return comm.gather(np.ascontiguousarray(part), counts, "control")
+        return comm.gather(part, counts, "control")
 
     digests = gathered(client_digests(shard), np.diff(placement.cut))
     by_rank = gathered(bytes_by_kind[None])
