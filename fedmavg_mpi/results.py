@@ -279,6 +279,7 @@ def summarize(directory):
         "peak_memory_bytes": data["ranks/peak_memory_bytes"].tolist(),
         "seed": int(attributes["seed"]),
         "dtype": attributes["dtype"],
+        "products": attributes.get("products"),
         "w_sha256": attributes["w_sha256"],
         "h_sha256": attributes["h_sha256"],
     }
@@ -312,6 +313,8 @@ def table(summary):
         ("  evaluation apart", ", ".join(map(size, summary["mpi_evaluation_sent_bytes"]))),
         ("ranks, clients", f"{summary['ranks']}, {summary['clients']}"),
     ]
+    if summary["products"] is not None:
+        rows.append(("products with X", summary["products"]))
     if summary["round_seconds_median"] is not None:
         rows.append(("median round", f"{1e3 * summary['round_seconds_median']:.1f} ms"))
     rows.append(("seconds by phase", "least / mean / most over ranks"))
