@@ -1,5 +1,7 @@
 """The only place that touches MPI: counted operations on buffers, and waiting that leaves the core to others.
 
+Where many ranks share the cores of one host, messages go straight between the server and each rank; else the MPI library relays them.
+
 Every operation runs over a group of ranks that holds the server and is known to all ranks without traffic. All ranks call it, so
 that all keep the same list of groups; one outside the group returns at once, whatever its buffer. With one process nothing is sent.
 """
@@ -22,6 +24,7 @@ STOP_TAG = 1  # all other messages have 0
 MOST_CORES = 8192  # of a host, as in Linux
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
+CROWDED = 2  # ranks a core: from here on one that relays a message is likely to be waiting for its turn on the core
 NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
 
 
@@ -42,8 +45,10 @@ class Communicator:
     everyone : tuple of int
         All ranks.
     ledger : MpiLedger
-    has_own_core : bool
-        Whether this host has a core for each of its ranks.
+    ranks_per_core : float
+        On this host.
+    straight : bool
+        Whether sums and broadcasts are messages between the server and each rank, and not the MPI library's; the same on all ranks.
     seconds_waited : float
         In which this rank had nothing to do but to wait for others.
     """
@@ -57,7 +62,8 @@ class Communicator:
         self.ledger = MpiLedger()
         self.seconds_waited = 0.0
         self._requests_to_stop = 0  # sent from here; at the server, less those received
-        self.has_own_core = self._host_has_cores()
+        self.ranks_per_core, alone_here = self._look_at_host()
+        self.straight = alone_here and self.ranks_per_core >= CROWDED
 
     @property
     def is_server(self):
@@ -79,7 +85,7 @@ class Communicator:
         group = self._group(ranks)
         if group is None:
             return
-        self._wait(group.Ibcast(buffer, root=0))
+        self._spread(group, buffer)
         self._count(kind, sends=self.is_server, receives=not self.is_server, nbytes=buffer.nbytes)
 
     def reduce(self, buffer, kind, ranks):
@@ -87,8 +93,7 @@ class Communicator:
         group = self._group(ranks)
         if group is None:
             return
-        mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
-        self._wait(group.Ireduce(mine, result, root=0))
+        self._add_up(group, buffer)
         self._count(kind, sends=not self.is_server, receives=self.is_server, nbytes=buffer.nbytes)
 
     def allreduce(self, buffer, kind, ranks):
@@ -96,7 +101,11 @@ class Communicator:
         group = self._group(ranks)
         if group is None:
             return
-        self._wait(group.Iallreduce(self._in_place, buffer))
+        if self.straight:
+            self._add_up(group, buffer)
+            self._spread(group, buffer)
+        else:
+            self._wait(group.Iallreduce(self._in_place, buffer))
         self._count(kind, sends=True, receives=True, nbytes=buffer.nbytes)
 
     def gather(self, part, rows, kind, ranks=None):
@@ -286,6 +295,29 @@ class Communicator:
         self._groups.move_to_end(key)
         return self._groups[key]
 
+    def _spread(self, group, buffer):
+        """The server's buffer to all of a group."""
+        if not self.straight:
+            self._wait(group.Ibcast(buffer, root=0))
+        elif self.is_server:
+            for request in [group.Isend(buffer, dest=rank) for rank in range(1, group.Get_size())]:
+                self._wait(request)
+        else:
+            self._wait(group.Irecv(buffer, source=0))
+
+    def _add_up(self, group, buffer):
+        """The sum of all buffers of a group, in place at the server."""
+        if not self.straight:
+            mine, result = (self._in_place, buffer) if self.is_server else (buffer, None)
+            self._wait(group.Ireduce(mine, result, root=0))
+        elif self.is_server:
+            part = np.empty_like(buffer)
+            for rank in range(1, group.Get_size()):
+                self._wait(group.Irecv(part, source=rank))
+                buffer += part
+        else:
+            self._wait(group.Isend(buffer, dest=0))
+
     def _wait(self, request):
         """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it.
 
@@ -296,23 +328,23 @@ class Communicator:
         while not request.Test():  # which moves what there is to move, and is no waiting
             before = time.perf_counter()
             waited = before - start
-            if self.has_own_core and waited < SPIN_SECONDS:
+            if self.ranks_per_core <= 1 and waited < SPIN_SECONDS:
                 os.sched_yield()
             else:
                 time.sleep(min(NAP_SHARE * waited, LONGEST_NAP))
             self.seconds_waited += time.perf_counter() - before
 
-    def _host_has_cores(self):
-        # Cores of all ranks together: a launcher may have bound each of them to its own.
+    def _look_at_host(self):
+        """Ranks a core on this host, and whether all ranks are here."""
         from mpi4py import MPI
 
         host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        cores = np.zeros(MOST_CORES, np.uint8)
+        cores = np.zeros(MOST_CORES, np.uint8)  # of all ranks together: a launcher may have bound each of them to its own
         cores[usable_cores()] = 1
         host.Allreduce(self._in_place, cores, op=MPI.MAX)
         n_ranks = host.Get_size()
         host.Free()
-        return n_ranks <= np.count_nonzero(cores)
+        return n_ranks / np.count_nonzero(cores), n_ranks == self.size
 
 
 def connect():

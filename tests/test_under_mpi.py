@@ -1,4 +1,4 @@
-"""The tests of tests/mpi under 1, 2, 3 and 4 ranks, with and without the compiler."""
+"""The tests of tests/mpi under 1, 2, 3 and 4 ranks, with and without the compiler; compiled on one rank they run by themselves."""
 
 import subprocess
 import sys
@@ -10,8 +10,10 @@ from launch import environment
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("jit", ["compiled", "interpreted"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+WAYS = [(ranks, jit) for ranks in (1, 2, 3, 4) for jit in ("compiled", "interpreted")]
+
+
+@pytest.mark.parametrize(("ranks", "jit"), WAYS[1:])
 def test_suite_under(ranks, jit):
     command = ["mpirun", "-n", str(ranks), sys.executable, "-m", "pytest", "tests/mpi", "-x", "-p", "no:randomly"]
     env = environment(NUMBA_DISABLE_JIT="1" if jit == "interpreted" else "0", OPENBLAS_NUM_THREADS="1")
