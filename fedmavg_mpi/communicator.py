@@ -24,7 +24,7 @@ STOP_TAG = 1  # all other messages have 0
 MOST_CORES = 8192  # of a host, as in Linux
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
-CROWDED = 2  # ranks a core: from here on one that relays a message is likely to be waiting for its turn on the core
+CROWDED = 1.5  # ranks a core: from here on one that relays a message is likely to be waiting for its turn on the core
 NAP_SHARE, LONGEST_NAP = 1 / 16, 5e-5  # of the time waited so far, so that little is lost by sleeping on; seconds
 
 
