@@ -20,7 +20,7 @@ from fedmavg_mpi.errors import FedmavgError, LaunchError
 from fedmavg_mpi.ledger import MpiLedger
 
 SERVER = 0
-STOP_TAG = 1  # all other messages have 0
+TAG, STOP_TAG = 0, 1  # of all messages but those of ask_server_to_stop
 MOST_CORES = 8192  # of a host, as in Linux
 GROUPS_KEPT = 32  # communicators are a scarce resource of the MPI library
 SPIN_SECONDS = 1e-4  # where every rank has a core of its own
@@ -155,8 +155,8 @@ class Communicator:
             The other rank and a C-contiguous buffer of each message; shape and dtype are the same at both ends.
         kind : str
         """
-        requests = [self._world.Irecv(buffer, source=rank, tag=0) for rank, buffer in incoming if rank != self.rank]
-        requests += [self._world.Isend(buffer, dest=rank) for rank, buffer in outgoing if rank != self.rank]
+        requests = [self._world.Irecv(buffer, source=rank, tag=TAG) for rank, buffer in incoming if rank != self.rank]
+        requests += [self._world.Isend(buffer, dest=rank, tag=TAG) for rank, buffer in outgoing if rank != self.rank]
         own = [[buffer for rank, buffer in side if rank == self.rank] for side in (incoming, outgoing)]
         for target, source in zip(*own, strict=True):
             np.copyto(target, source)
@@ -300,10 +300,10 @@ class Communicator:
         if not self.straight:
             self._wait(group.Ibcast(buffer, root=0))
         elif self.is_server:
-            for request in [group.Isend(buffer, dest=rank) for rank in range(1, group.Get_size())]:
+            for request in [group.Isend(buffer, dest=rank, tag=TAG) for rank in range(1, group.Get_size())]:
                 self._wait(request)
         else:
-            self._wait(group.Irecv(buffer, source=0))
+            self._wait(group.Irecv(buffer, source=SERVER, tag=TAG))
 
     def _add_up(self, group, buffer):
         """The sum of all buffers of a group, in place at the server."""
@@ -313,10 +313,10 @@ class Communicator:
         elif self.is_server:
             part = np.empty_like(buffer)
             for rank in range(1, group.Get_size()):
-                self._wait(group.Irecv(part, source=rank))
+                self._wait(group.Irecv(part, source=rank, tag=TAG))
                 buffer += part
         else:
-            self._wait(group.Isend(buffer, dest=0))
+            self._wait(group.Isend(buffer, dest=SERVER, tag=TAG))
 
     def _wait(self, request):
         """Wait without holding the core: MPI itself waits by polling, which would starve the workers beside it.

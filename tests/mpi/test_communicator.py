@@ -56,3 +56,19 @@ def test_sums_and_broadcasts(comm, straight, dtype, size):
     assert (ours.ledger.sent["model_down"], ours.ledger.received["model_down"]) == (server, worker)
     assert (ours.ledger.sent["model_up"], ours.ledger.received["model_up"]) == (worker, server)
     assert ours.ledger.sent["evaluation"] == ours.ledger.received["evaluation"] == bytes_of
+
+
+@pytest.mark.parametrize("straight", [True, False])
+def test_a_request_to_stop_is_in_no_sum(comm, straight):
+    ours = connect()
+    ours.straight = straight
+    if not comm.is_server:
+        ours.ask_server_to_stop()
+    values = np.full(3, 1.0 + comm.rank)
+    ours.reduce(values, "model_up", comm.everyone)
+    if comm.is_server:
+        np.testing.assert_array_equal(values, np.full(3, comm.size * (comm.size + 1) / 2))
+        asked = 0
+        while asked < comm.size - 1:
+            asked += ours.is_asked_to_stop()
+    ours.broadcast(values, "control", comm.everyone)  # none asks again before all are counted
