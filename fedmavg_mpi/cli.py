@@ -276,7 +276,10 @@ def _on_all_ranks(work):
             raise
         return 2
     try:
-        return comm.leave(work(comm))
+        status = work(comm)
+        if comm.size > 1:
+            signals.ignore()  # the ranks end together, and what they have done is done
+        return comm.leave(status)
     except (FedmavgError, communicator.FailedElsewhereError) as error:
         # errors are shared before they are raised: every rank leaves
         if isinstance(error, FedmavgError):

@@ -272,7 +272,8 @@ def client_store(comm, settings, out):
             if comm.is_server and not own:
                 prepare(settings, path)
         # the server may have found the path through an environment that workers don't have
-        path = Path(comm.broadcast_text(str(path.resolve())))
+        with comm.uncounted():  # equal runs in other places have equal ledgers
+            path = Path(comm.broadcast_text(str(path.resolve())))
         with comm.together():
             store = stores.ClientStore(path)
         yield store

@@ -23,7 +23,14 @@ def leaving():
     finally:
         sys.unraisablehook = sys.__unraisablehook__
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # what is to end undisturbed does so
+                signal.signal(number, handler)
+
+
+def ignore():
+    """No signal changes from here on how the program ends."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def behind(error):
@@ -48,8 +55,7 @@ def _raise_again(unraisable):
 
 
 def _leave(number, frame):
-    for every in SIGNALS:
-        signal.signal(every, signal.SIG_IGN)
+    ignore()
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(f"fedmavg: stopped by {signal.Signals(number).name}")

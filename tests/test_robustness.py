@@ -174,6 +174,37 @@ def test_a_signal_before_the_rounds_leaves_nothing(job, tmp_path, number, ranks)
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_after_the_work_is_done_changes_no_status(job, tmp_path, number):
+    """As where a time limit meets a run that is just ending."""
+    ended = "import os, sys; from fedmavg_mpi.cli import main; status = main(sys.argv[2:]); os.kill(os.getpid(), int(sys.argv[1])); sys.exit(status)"
+    command = [
+        "mpirun",
+        "-n",
+        "2",
+        sys.executable,
+        "-c",
+        ended,
+        str(int(number)),
+        "run",
+        str(job),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert results.summarize(tmp_path / "run")["rounds"] == 3
+
+
+def test_ledgers_depend_on_no_path(job, tmp_path):
+    found = []
+    for name in ("a", "a-much-longer-name"):
+        done = fedmavg("run", job, "--out", tmp_path / name, ranks=2)
+        assert done.returncode == 0, done.stderr
+        found.append([results.summarize(tmp_path / name)[f"mpi_{way}_bytes"] for way in ("sent", "received")])
+    assert found[0] == found[1]
+
+
 def test_names_that_no_file_can_have(job, tmp_path, capsys):
     long = str(tmp_path / ("x" * 300))
     for arguments in (
